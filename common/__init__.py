@@ -1,0 +1,1 @@
+"""What agent and controller both need and no library gives."""
