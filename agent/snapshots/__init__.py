@@ -1,0 +1,1 @@
+"""The snapshot cache: keep, purge, bound, and survive anything."""
