@@ -1,0 +1,1 @@
+"""Numbers the project promises, measured against something comparable in the same run."""
