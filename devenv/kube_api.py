@@ -1,0 +1,151 @@
+"""A plain client of the Kubernetes API for tools and tests: paths in, the server's own JSON out.
+
+It shares no code with the controller on purpose: a test that reads the cluster through the code under test can be
+fooled by it.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import yaml
+
+Json = dict[str, Any]
+
+_APPLY = "application/apply-patch+yaml"
+_MERGE = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
+
+
+class ApiError(Exception):
+    """The API server refused a request; `status` is the HTTP status, `reason` Kubernetes' own word for it."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+
+
+class KubeApi:
+    """Requests to one API server with one token. Every method returns the decoded answer or raises ApiError."""
+
+    def __init__(self, server: str, ca_file: Path, token: str, *, timeout_seconds: float = 30) -> None:
+        self._client = httpx.Client(
+            base_url=server,
+            verify=ssl.create_default_context(cafile=str(ca_file)),
+            headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
+            timeout=timeout_seconds,
+            trust_env=False,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    def get_text(self, path: str) -> str:
+        """GET `path` and return the body exactly as the server sent it."""
+        return self._request("GET", path).text
+
+    def get(self, path: str, **query: str) -> Json:
+        """GET one object or list."""
+        return self._json("GET", path, params=query)
+
+    def find(self, path: str) -> Json | None:
+        """GET one object; None when there is none."""
+        try:
+            return self.get(path)
+        except ApiError as error:
+            if error.status == httpx.codes.NOT_FOUND:
+                return None
+            raise
+
+    def items(self, path: str, **query: str) -> list[Json]:
+        """GET a list and return its items."""
+        items: list[Json] = self.get(path, **query)["items"]
+        return items
+
+    def create(self, path: str, body: Mapping[str, Any], **query: str) -> Json:
+        """POST `body` to the collection or subresource at `path`."""
+        return self._json("POST", path, params=query, json=body)
+
+    def replace(self, path: str, body: Mapping[str, Any], **query: str) -> Json:
+        """PUT `body`."""
+        return self._json("PUT", path, params=query, json=body)
+
+    def apply(self, path: str, body: Mapping[str, Any], *, manager: str, force: bool = True) -> Json:
+        """Server-side apply of `body` under the field manager `manager`."""
+        query = {"fieldManager": manager, "force": "true" if force else "false"}
+        return self._patch(path, body, _APPLY, query)
+
+    def merge(self, path: str, body: Mapping[str, Any], *, manager: str = "test") -> Json:
+        """Merge patch; a value of None removes the key."""
+        return self._patch(path, body, _MERGE, {"fieldManager": manager})
+
+    def patch_json(self, path: str, operations: list[Json], *, manager: str = "test") -> Json:
+        """JSON patch (RFC 6902)."""
+        return self._patch(path, operations, _JSON_PATCH, {"fieldManager": manager})
+
+    def delete(self, path: str, **options: int | str) -> Json:
+        """DELETE `path` with the given DeleteOptions, such as gracePeriodSeconds=0."""
+        return self._json("DELETE", path, json=options or None)
+
+    def apply_file(self, file: Path, *, manager: str = "development") -> None:
+        """Server-side apply of every document in a YAML file of the kinds our `deploy/` folder uses."""
+        for document in yaml.safe_load_all(file.read_text()):
+            if document:
+                self.apply(object_path(document), document, manager=manager)
+
+    def _patch(self, path: str, body: object, content_type: str, query: dict[str, str]) -> Json:
+        headers = {"Content-Type": content_type}
+        return self._json("PATCH", path, params=query, content=json.dumps(body).encode(), headers=headers)
+
+    def _json(self, method: str, path: str, **arguments: Any) -> Json:  # noqa: ANN401 -- httpx' own arguments, passed on
+        answer: Json = self._request(method, path, **arguments).json()
+        return answer
+
+    def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:  # noqa: ANN401 -- the same
+        response = self._client.request(method, path, **arguments)
+        if response.is_success:
+            return response
+        try:
+            status = response.json()
+        except ValueError:
+            status = {}
+        raise ApiError(response.status_code, status.get("reason", ""), status.get("message", response.text))
+
+
+# Kinds whose plural is not the lower-case kind with an s, and kinds that live outside namespaces.
+_PLURALS = {"NetworkPolicy": "networkpolicies", "ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
+_CLUSTER_SCOPED = {
+    "Namespace",
+    "Node",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "PriorityClass",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
+
+
+def object_path(document: Mapping[str, Any]) -> str:
+    """Return the API path of an object, from its apiVersion, kind, namespace (default `default`) and name."""
+    version, kind, metadata = document["apiVersion"], document["kind"], document["metadata"]
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    plural = _PLURALS.get(kind, f"{kind.lower()}s")
+    scope = "" if kind in _CLUSTER_SCOPED else f"/namespaces/{metadata.get('namespace', 'default')}"
+    return f"{root}{scope}/{plural}/{metadata['name']}"

@@ -1,0 +1,150 @@
+"""Fixtures every room may use: the real control plane, real programs, the machine's own resources.
+
+One control plane per test worker, started when the first test asks for it. Tests share it, so they name their Nodes and
+namespaces themselves (`unique_name`) and remove what they made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from devenv.control_plane import ControlPlane, Options
+from devenv.kube_api import KubeApi
+from tests.support import machine
+from tests.support.audit import AuditLog
+
+# Deadlines of single examples are measurements of a busy machine; the suite asserts none.
+settings.register_profile("ci", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --long, the profile for soaks, thousands of examples and hundreds of kills."""
+    parser.addoption("--long", action="store_true", help="run the long profile: tests marked long, many examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the hypothesis profile that goes with --long."""
+    settings.load_profile("long" if config.getoption("--long") else "ci")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip tests marked long, with the reason, unless --long is given."""
+    if config.getoption("--long"):
+        return
+    skip = pytest.mark.skip(reason="long profile only (./run test --long)")
+    for item in items:
+        if "long" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def long_profile(pytestconfig: pytest.Config) -> bool:
+    """Whether --long was given, for tests whose counts differ between the profiles."""
+    return bool(pytestconfig.getoption("--long"))
+
+
+@pytest.fixture(scope="session")
+def short_directory() -> Iterator[Path]:
+    """A folder with a short path, for Unix sockets, whose names must stay under 108 bytes."""
+    with tempfile.TemporaryDirectory(prefix="cn-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A running control plane, shared by the tests of one worker.
+
+    Its node lifecycle controller is quicker than a cluster's (checks every second, gives up after 16 s), which stays
+    above the rhythm of our leases (10 s).
+    """
+    options = Options(node_monitor_period_seconds=1, node_monitor_grace_period_seconds=16)
+    with ControlPlane(tmp_path_factory.mktemp("control-plane"), options) as plane:
+        yield plane
+
+
+@pytest.fixture
+def own_control_plane(tmp_path: Path) -> Iterator[Callable[..., ControlPlane]]:
+    """A function that starts a control plane of the test's own: for killing its parts, or other options."""
+    planes: list[ControlPlane] = []
+
+    def start(options: Options | None = None) -> ControlPlane:
+        plane = ControlPlane(tmp_path / f"control-plane-{len(planes)}", options)
+        planes.append(plane)
+        plane.start()
+        return plane
+
+    yield start
+    for plane in planes:
+        plane.stop()
+
+
+@pytest.fixture
+def kube(control_plane: ControlPlane) -> Iterator[KubeApi]:
+    """A client with an administrator's rights on the shared control plane."""
+    with control_plane.client() as client:
+        yield client
+
+
+@pytest.fixture
+def other_writer(control_plane: ControlPlane) -> Iterator[KubeApi]:
+    """A client of a second administrator, `somebody-else` in the audit log."""
+    with control_plane.client("other") as client:
+        yield client
+
+
+@pytest.fixture
+def audit(control_plane: ControlPlane) -> AuditLog:
+    """The audit log of the shared control plane."""
+    return AuditLog(control_plane.audit_log)
+
+
+_serial = itertools.count(1)
+
+
+@pytest.fixture
+def unique_name(worker_id: str) -> Callable[[str], str]:
+    """A function that makes a name no other test uses: `unique_name("node")` → `node-gw0-7`."""
+    return lambda prefix: f"{prefix}-{worker_id}-{next(_serial)}"
+
+
+@pytest.fixture
+def host_memory() -> Iterator[None]:
+    """Hold the machine-wide lock while the test reads the host's own memory figures."""
+    with machine.host_memory_lock():
+        yield
+
+
+@pytest.fixture
+def hugepages(host_memory: None) -> Iterator[machine.Hugepages]:
+    """The host's pool of 2 MiB pages, put back afterwards; root only."""
+    if os.geteuid() != 0 or not os.access(machine.HUGEPAGES_2MI, os.W_OK):
+        pytest.skip("changing huge pages needs root and a kernel with 2 MiB pages")
+    pool = machine.Hugepages()
+    yield pool
+    pool.restore()
+
+
+@pytest.fixture
+def small_file_system(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """A function that mounts a small file system: `small_file_system(size_bytes=…, kind="tmpfs"|"ext4")` → its path."""
+    if not machine.can_mount(tmp_path):
+        pytest.skip("mounting file systems needs root and CAP_SYS_ADMIN")
+    mounts: list[AbstractContextManager[Path]] = []
+
+    def mount(*, size_bytes: int, kind: str = "tmpfs") -> Path:
+        mounted = machine.small_file_system(tmp_path / f"mount-{len(mounts)}", size_bytes=size_bytes, kind=kind)
+        mounts.append(mounted)
+        return mounted.__enter__()
+
+    yield mount
+    for mounted in reversed(mounts):
+        mounted.__exit__(None, None, None)
