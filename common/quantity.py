@@ -2,7 +2,7 @@
 
 Why this exists: the agent turns operators' overrides and probed numbers into the strings of a Node, the controller
 compares such strings with what the live Node carries, and the API server keeps whatever spelling it is sent. All of it
-has to agree with `k8s.io/apimachinery/pkg/api/resource` to the last unit, so numbers are exact fractions, never floats.
+has to agree with `k8s.io/apimachinery/pkg/api/resource` to the last unit, so amounts are whole nano units, never floats.
 
 Departures, all towards refusing: text without any digit (`.`, `+`, `Ki`), more than 2^63-1 (Kubernetes silently lowers
 binary values to it) and anything longer than 128 characters.
@@ -10,7 +10,6 @@ binary values to it) and anything longer than 128 characters.
 
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 
 MAX_INT64 = 2**63 - 1
 
@@ -36,27 +35,28 @@ class QuantityError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """An exact amount of some resource in its own unit (cores, bytes, a count), a multiple of one nano unit."""
+    """An exact amount of some resource, in thousand-millionths of its own unit (cores, bytes, a count)."""
 
-    amount: Fraction
+    nanos: int
 
     def is_negative(self) -> bool:
         """Whether the amount is below zero, which no capacity may be."""
-        return self.amount < 0
+        return self.nanos < 0
 
     def millicores(self) -> int:
         """Return the amount in thousandths, rounded up; raises `QuantityError` when that exceeds 2^63-1."""
-        return _bounded(_ceiling(self.amount * _MILLI))
+        return _bounded(_divided_up(self.nanos, _NANO // _MILLI))
 
     def bytes(self) -> int:
-        """Return the amount in whole units, rounded up; raises `QuantityError` when that exceeds 2^63-1."""
-        return _bounded(_ceiling(self.amount))
+        """Return the amount in whole units, rounded up."""
+        return _divided_up(self.nanos, _NANO)
 
     def count(self) -> int:
         """Return the amount as a whole number; raises `QuantityError` when it is not one."""
-        if self.amount.denominator != 1:
+        whole, rest = divmod(self.nanos, _NANO)
+        if rest:
             raise QuantityError("must be a whole number")
-        return _bounded(self.amount.numerator)
+        return whole
 
 
 def parse_quantity(text: str) -> Quantity:
@@ -72,11 +72,11 @@ def parse_quantity(text: str) -> Quantity:
         raise QuantityError("must be a Kubernetes quantity: a number with an optional suffix such as m, k, Gi or e6")
     part = match["part"] or ""
     mantissa = int((match["whole"] or "") + part)
-    amount = Fraction(mantissa, 10 ** len(part)) * _scale(match["suffix"] or "", match["exponent"])
-    amount = Fraction(_ceiling(amount * _NANO), _NANO)
-    if amount > MAX_INT64:
+    numerator, denominator = _scale(match["suffix"] or "", match["exponent"])
+    nanos = _divided_up(mantissa * numerator * _NANO, denominator * 10 ** len(part))
+    if nanos > MAX_INT64 * _NANO:
         raise QuantityError("must not be more than 2^63-1")
-    return Quantity(-amount if match["sign"] == "-" else amount)
+    return Quantity(-nanos if match["sign"] == "-" else nanos)
 
 
 def format_cpu(millicores: int) -> str:
@@ -110,18 +110,17 @@ def values_equal(left: str, right: str) -> bool:
         return False
 
 
-def _scale(suffix: str, exponent: str | None) -> Fraction:
+def _scale(suffix: str, exponent: str | None) -> tuple[int, int]:
+    if suffix in _BINARY_EXPONENTS:
+        return 2 ** _BINARY_EXPONENTS[suffix], 1
+    power = _DECIMAL_EXPONENTS[suffix]
     if exponent is not None:
         power = max(-_MAX_EXPONENT, min(_MAX_EXPONENT, int(exponent)))
-    elif suffix in _BINARY_EXPONENTS:
-        return Fraction(2 ** _BINARY_EXPONENTS[suffix])
-    else:
-        power = _DECIMAL_EXPONENTS[suffix]
-    return Fraction(10**power) if power >= 0 else Fraction(1, 10**-power)
+    return (10**power, 1) if power >= 0 else (1, 10**-power)
 
 
-def _ceiling(amount: Fraction) -> int:
-    return -(-amount.numerator // amount.denominator)
+def _divided_up(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)
 
 
 def _bounded(number: int) -> int:
