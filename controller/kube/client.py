@@ -1,0 +1,370 @@
+"""The Kubernetes API as requests and bytes, without generated models.
+
+A thousand agents mean a hundred lease renewals a second; building model objects for them would cost more than
+everything else the controller does. So requests take bytes or plain objects, answers come back as bytes for `msgspec`,
+and only the ways of reaching the API come from the official client.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from controller.kube.access import Access
+from controller.kube.errors import (
+    ApiUnavailable,
+    KubeError,
+    RetryLater,
+    TooManyRequests,
+    Unauthorized,
+    error_from_answer,
+)
+
+JSON = "application/json"
+APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML; the API server takes it under this name
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+
+_READ_CHUNK_LIMIT_BYTES = 1 << 20
+_RELOAD_PAUSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how patiently one request is repeated before its caller hears of the failure.
+
+    `ambiguous` allows a repetition when it is not known whether the first try was carried out.
+    """
+
+    attempts: int = 4
+    first_delay_seconds: float = 0.2
+    longest_delay_seconds: float = 5.0
+    ambiguous: bool = True
+
+    def delay_seconds(self, attempt: int, error: RetryLater) -> float:
+        """Pause after the given failed attempt (1 = first): doubling, jittered, never under the server's wish."""
+        pause = min(self.first_delay_seconds * 2.0 ** (attempt - 1), self.longest_delay_seconds)
+        return max(pause * (0.5 + random.random() / 2), error.retry_after_seconds)  # noqa: S311 - spreads load, no secret
+
+    def allows(self, attempt: int, error: RetryLater) -> bool:
+        """Whether another attempt follows the given failed one."""
+        if attempt >= self.attempts or error.retry_after_seconds > self.longest_delay_seconds:
+            return False
+        return self.ambiguous or isinstance(error, TooManyRequests)
+
+
+REPEATABLE = Retry()
+ONCE = Retry(attempts=1)
+CREATE = Retry(ambiguous=False)
+
+
+class KubeClient:
+    """One connection pool to one API server. Safe to share between tasks of one event loop.
+
+    Every method raises a KubeError; `timeout_seconds` limits one attempt, not the repetitions.
+    """
+
+    def __init__(self, access: Access, *, user_agent: str = "cocoon-node-controller", pool_size: int = 100) -> None:
+        """Opens nothing; connections are made when needed. Close with `close` or use as a context manager."""
+        self._access = access
+        self._user_agent = user_agent
+        self._pool_size = pool_size
+        self._session: aiohttp.ClientSession | None = None
+        self._base = ""
+        self._server_name: str | None = None
+        self._proxy: str | None = None
+        self._reload_lock = asyncio.Lock()
+        self._reloaded_at = float("-inf")
+
+    async def __aenter__(self) -> Self:
+        """Nothing is opened yet."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; running requests fail with ApiUnavailable."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def get_bytes(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        timeout_seconds: float = 30.0,
+        retry: Retry = REPEATABLE,
+    ) -> bytes:
+        """The object or list at `path`, such as `/api/v1/nodes/a`."""
+        return await self.request("GET", path, query=query, timeout_seconds=timeout_seconds, retry=retry)
+
+    async def create(
+        self, path: str, body: object, *, field_manager: str = "", timeout_seconds: float = 10.0, retry: Retry = CREATE
+    ) -> bytes:
+        """POST an object into the collection at `path`; AlreadyExists when the name is taken."""
+        query = {"fieldManager": field_manager} if field_manager else None
+        return await self.request("POST", path, query=query, body=body, timeout_seconds=timeout_seconds, retry=retry)
+
+    async def replace(
+        self,
+        path: str,
+        body: object,
+        *,
+        field_manager: str = "",
+        timeout_seconds: float = 10.0,
+        retry: Retry = REPEATABLE,
+    ) -> bytes:
+        """PUT the whole object; with a resource version in it, Conflict when the object has changed since."""
+        query = {"fieldManager": field_manager} if field_manager else None
+        return await self.request("PUT", path, query=query, body=body, timeout_seconds=timeout_seconds, retry=retry)
+
+    async def apply(
+        self,
+        path: str,
+        body: object,
+        *,
+        field_manager: str,
+        force: bool = True,
+        timeout_seconds: float = 10.0,
+        retry: Retry = REPEATABLE,
+    ) -> bytes:
+        """Server-side apply; `body` is everything this manager wants, what it leaves out is given up."""
+        query = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        return await self.patch(
+            path, body, content_type=APPLY_PATCH, query=query, timeout_seconds=timeout_seconds, retry=retry
+        )
+
+    async def merge_patch(
+        self,
+        path: str,
+        body: object,
+        *,
+        field_manager: str = "",
+        timeout_seconds: float = 10.0,
+        retry: Retry = REPEATABLE,
+    ) -> bytes:
+        """JSON merge patch: null removes a key; with a resource version in it, Conflict when the object has changed."""
+        query = {"fieldManager": field_manager} if field_manager else None
+        return await self.patch(
+            path, body, content_type=MERGE_PATCH, query=query, timeout_seconds=timeout_seconds, retry=retry
+        )
+
+    async def patch(
+        self,
+        path: str,
+        body: object,
+        *,
+        content_type: str,
+        query: Mapping[str, str] | None = None,
+        timeout_seconds: float = 10.0,
+        retry: Retry = REPEATABLE,
+    ) -> bytes:
+        """Any patch, by its content type."""
+        return await self.request(
+            "PATCH",
+            path,
+            query=query,
+            body=body,
+            content_type=content_type,
+            timeout_seconds=timeout_seconds,
+            retry=retry,
+        )
+
+    async def delete(
+        self,
+        path: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        grace_period_seconds: int | None = None,
+        timeout_seconds: float = 10.0,
+        retry: Retry = REPEATABLE,
+    ) -> bytes:
+        """DELETE; with `uid` or `resource_version`, Conflict when the object there is another one by now."""
+        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        preconditions = {k: v for k, v in (("uid", uid), ("resourceVersion", resource_version)) if v}
+        if preconditions:
+            options["preconditions"] = preconditions
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        return await self.request("DELETE", path, body=options, timeout_seconds=timeout_seconds, retry=retry)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = JSON,
+        timeout_seconds: float = 10.0,
+        retry: Retry = ONCE,
+    ) -> bytes:
+        """Send one request, repeated as `retry` allows, and return the body of the 2xx answer.
+
+        `body` is sent as it is when it is bytes and as JSON otherwise. A 401 makes the credentials be read again once.
+        """
+        data = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        attempt = 1
+        renewed = False
+        while True:
+            try:
+                return await self._send(method, path, query, data, content_type, timeout)
+            except Unauthorized:
+                if renewed or not await self._renew_credentials():
+                    raise
+                renewed = True
+            except RetryLater as exc:
+                if not retry.allows(attempt, exc):
+                    raise
+                await asyncio.sleep(retry.delay_seconds(attempt, exc))
+                attempt += 1
+
+    @asynccontextmanager
+    async def stream_bytes(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        inactivity_seconds: float = 70.0,
+        *,
+        connect_timeout_seconds: float = 10.0,
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a long GET, such as a watch, and give its body in pieces as they arrive, cut anywhere.
+
+        The pieces end when the server ends the answer. ApiUnavailable when nothing arrives for `inactivity_seconds` or
+        the connection breaks. Leaving the context closes the connection. A failed attempt is not repeated.
+        """
+        request = f"GET {path}"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_seconds, sock_read=inactivity_seconds)
+        answer = await self._open_stream(path, query, timeout)
+        try:
+            if answer.status >= 300:
+                raise await _error(answer, request)
+            yield _pieces(answer.content, request)
+        finally:
+            # The rest of a watch never ends: closing, not draining, gives the connection up.
+            answer.close()
+
+    async def _open_stream(
+        self, path: str, query: Mapping[str, str] | None, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        try:
+            answer = await self._open("GET", path, query, None, JSON, timeout)
+            if answer.status == 401 and await self._renew_credentials():
+                answer.close()
+                answer = await self._open("GET", path, query, None, JSON, timeout)
+        except (aiohttp.ClientError, OSError) as exc:
+            raise _unavailable(f"GET {path}", exc) from exc
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        data: bytes | None,
+        content_type: str,
+        timeout: aiohttp.ClientTimeout,
+    ) -> bytes:
+        request = f"{method} {path}"
+        try:
+            answer = await self._open(method, path, query, data, content_type, timeout)
+            try:
+                if answer.status >= 300:
+                    raise await _error(answer, request)
+                return await answer.read()
+            finally:
+                answer.release()
+        except (aiohttp.ClientError, OSError) as exc:
+            raise _unavailable(request, exc) from exc
+
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        data: bytes | None,
+        content_type: str,
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        headers = {"Accept": JSON, "User-Agent": self._user_agent, "Accept-Encoding": "identity"}
+        if data is not None:
+            headers["Content-Type"] = content_type
+        authorization = await self._access.authorization()
+        if authorization:
+            headers["Authorization"] = authorization
+        session = self._session or await self._open_session()
+        query = f"?{urlencode(query)}" if query else ""
+        return await session.request(
+            method,
+            URL(f"{self._base}{path}{query}", encoded=True),
+            data=data,
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=False,
+            proxy=self._proxy,
+            server_hostname=self._server_name,
+        )
+
+    async def _open_session(self) -> aiohttp.ClientSession:
+        # Loading the system's trust store takes 20 ms, too long for the loop that leases live on.
+        context = await asyncio.to_thread(self._access.ssl_context)
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=self._pool_size, ssl=context if context is not None else True, keepalive_timeout=60.0
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=_READ_CHUNK_LIMIT_BYTES,
+                auto_decompress=True,
+            )
+            self._base, self._server_name, self._proxy = (
+                self._access.base_url,
+                self._access.server_name,
+                self._access.proxy,
+            )
+        return self._session
+
+    async def _renew_credentials(self) -> bool:
+        """Read the credentials again, at most every 10 s for all requests together; False when that was just done."""
+        async with self._reload_lock:
+            if time.monotonic() - self._reloaded_at < _RELOAD_PAUSE_SECONDS:
+                return False
+            await self._access.reload()
+            # Requests that are under way keep the old session alive until they end.
+            self._session = None
+            self._reloaded_at = time.monotonic()
+            return True
+
+
+async def _error(answer: aiohttp.ClientResponse, request: str) -> KubeError:
+    body = await answer.read()
+    return error_from_answer(answer.status, body, request=request, retry_after=answer.headers.get("Retry-After"))
+
+
+def _unavailable(request: str, cause: Exception) -> ApiUnavailable:
+    reason = "Timeout" if isinstance(cause, TimeoutError) else "ApiUnavailable"
+    text = str(cause) or type(cause).__name__
+    return ApiUnavailable(f"no answer from the API server: {text}", reason=reason, request=request)
+
+
+async def _pieces(content: aiohttp.StreamReader, request: str) -> AsyncIterator[bytes]:
+    try:
+        async for piece in content.iter_any():
+            yield piece
+    except (aiohttp.ClientError, OSError) as exc:
+        raise _unavailable(request, exc) from exc
