@@ -2,7 +2,7 @@
 
 Why this exists: the agent turns operators' overrides and probed numbers into the strings of a Node, the controller
 compares such strings with what the live Node carries, and the API server keeps whatever spelling it is sent. All of it
-has to agree with `k8s.io/apimachinery/pkg/api/resource` to the last unit, so amounts are whole nano units, never floats.
+has to agree with `k8s.io/apimachinery/pkg/api/resource` to the last unit: amounts are whole nano units, never floats.
 
 Departures, all towards refusing: text without any digit (`.`, `+`, `Ki`), more than 2^63-1 (Kubernetes silently lowers
 binary values to it) and anything longer than 128 characters.
