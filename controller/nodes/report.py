@@ -112,5 +112,13 @@ class AgentObserver(Protocol):
     def observe_loss(self, agent: str, node_name: str, reason: str) -> None:
         """The stream ended; `reason` is one stable word in CamelCase, such as `ConnectionRefused`."""
 
+    def observe_refusal(self, agent: str, node_name: str, reason: str, message: str) -> None:
+        """What the agent says is not used, for an event on the Node `node_name` (empty when not even that is known).
+
+        `reason` is `IdentityMismatch` (it speaks for another node; the stream is dropped), `InvalidReport` (the stream
+        stays, its heartbeats count, the last good report still holds) or `AddressRefused` (it may not be dialled).
+        Called once when it begins, not at each repetition.
+        """
+
     def forget_agent(self, agent: str, node_name: str) -> None:
         """Discovery no longer lists this agent."""
