@@ -1,0 +1,1 @@
+"""Finding the agents and keeping one supervised stream to each."""
