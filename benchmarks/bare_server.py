@@ -1,19 +1,20 @@
-"""The peer of the agent: the least server that answers `GetNodeResources` with `grpc.aio`, without anything around it.
+"""The peer of the agent: the least server that answers `GetNodeResources` with `grpc.aio`, with nothing around it.
 
-It builds an equal message at every call, as a plain service does. `python -m benchmarks.bare_server ADDRESS REPORT` serves
-the report in the file REPORT (encoded); without REPORT a small made-up one.
+It builds an equal message at every call, as a plain service does. `python -m benchmarks.bare_server ADDRESS REPORT`
+serves the report in the file REPORT (encoded); without REPORT a small made-up one.
 """
 
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from cocoonstack.node.v1 import node_resources_pb2 as pb
 from cocoonstack.node.v1 import node_resources_pb2_grpc as pb_grpc
-from google.protobuf.timestamp_pb2 import Timestamp
 
 
 def builder(report: pb.NodeResourcesReport) -> Callable[[], pb.NodeResourcesReport]:
@@ -98,6 +99,12 @@ class BareNodeResources(pb_grpc.NodeResourcesServicer):
         """Return the report."""
         del request, context
         return pb.GetNodeResourcesResponse(report=self._build())
+
+    def WatchNodeResources(  # noqa: N802 (the name of the RPC)
+        self, request: pb.WatchNodeResourcesRequest, context: object
+    ) -> AsyncIterator[pb.WatchNodeResourcesResponse]:
+        """Not part of any comparison."""
+        raise NotImplementedError
 
 
 async def _serve(address: str, report: pb.NodeResourcesReport) -> None:

@@ -1,9 +1,10 @@
-"""A thousand hosts in one process: simulated agents that speak the real protocol on loopback, each on a port of its own.
+"""A thousand hosts in one process: simulated agents that speak the real protocol on loopback, each on its own port.
 
-`python -m benchmarks.fleet COUNT` binds COUNT free ports, prints one JSON line `{"agents": {NAME: PORT, …}}`, and serves until
-standard input ends or SIGTERM. A line `change NAME` on standard input changes that agent's memory by one page; the answer is
-a JSON line `{"name", "memory_bytes", "at"}` with the monotonic time of the change, in seconds. The streams behave as the real
-agent's: the report at once, again at each change, a heartbeat every 10 s; owner syncs are acknowledged.
+`python -m benchmarks.fleet COUNT` binds COUNT free ports, prints one JSON line `{"agents": {NAME: PORT, …}}`, and
+serves until standard input ends or SIGTERM. A line `change NAME` on standard input changes that agent's memory by one
+page; the answer is a JSON line `{"name", "memory_bytes", "at"}` with the monotonic time of the change, in seconds. The
+streams behave as the real agent's: the report at once, again at each change, a heartbeat every 10 s; owner syncs are
+acknowledged.
 """
 
 import asyncio
@@ -18,10 +19,11 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 
 import grpc
-from cocoonstack.node.v1 import node_resources_pb2 as pb
-from cocoonstack.node.v1 import snapshot_cache_pb2 as snapshot_pb
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
+
+from cocoonstack.node.v1 import node_resources_pb2 as pb
+from cocoonstack.node.v1 import snapshot_cache_pb2 as snapshot_pb
 
 HEARTBEAT_SECONDS = 10
 _PAGE_BYTES = 4096
@@ -159,7 +161,7 @@ async def _sync_owners(request: bytes, context: object) -> bytes:
 
 async def _start(agent: SimulatedAgent) -> tuple[grpc.aio.Server, int]:
     server = grpc.aio.server(options=_SERVER_OPTIONS)
-    services = {
+    services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {
         "cocoonstack.node.v1.NodeResources": {
             "GetNodeResources": grpc.unary_unary_rpc_method_handler(agent.get),
             "WatchNodeResources": grpc.unary_stream_rpc_method_handler(agent.watch),

@@ -32,8 +32,26 @@ def build(name: str) -> Path:
 def _build(source: Path, program: Path) -> None:
     unfinished = program.with_name(f".{program.name}.{os.getpid()}")
     go = find_go(required_version(source))
-    command = [go, "build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", unfinished, "."]
-    built = subprocess.run(command, cwd=source, env=_environment(), capture_output=True, text=True, check=False)
+    command = [
+        str(go),
+        "build",
+        "-mod=readonly",
+        "-buildvcs=false",
+        "-trimpath",
+        "-ldflags",
+        "-s -w",
+        "-o",
+        str(unfinished),
+        ".",
+    ]
+    built = subprocess.run(
+        [*command, "-o", str(unfinished), "."],
+        cwd=source,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if built.returncode != 0:
         raise BenchmarkError(f"go build of {source} failed: {built.stderr.strip()[-800:]}")
     unfinished.rename(program)

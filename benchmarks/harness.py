@@ -1,8 +1,8 @@
 """What every benchmark shares: taking turns, medians, verdicts.
 
-A figure of this machine means nothing on another one, and on a busy machine nothing a minute later. So a row compares two
-things that are run in turn, round after round, and is judged by the median of the rounds' ratios; rows without a peer are
-judged by an absolute bound and say so.
+A figure of this machine means nothing on another one, and on a busy machine nothing a minute later. So a row compares
+two things that are run in turn, round after round, and is judged by the median of the rounds' ratios; rows without a
+peer are judged by an absolute bound and say so.
 """
 
 import statistics
@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeVar
 
 Verdict = Literal["met", "missed", "not measured"]
+
+TIMES = "×"  # noqa: RUF001 (the sign people write between a number and what it multiplies)
 
 T = TypeVar("T")
 
@@ -49,23 +51,19 @@ class Row:
         return asdict(self)
 
 
-def at_most(
-    benchmark: str, what: str, against: str, value: float, bound: float, unit: str, detail: str = ""
-) -> Row:
+def at_most(benchmark: str, what: str, against: str, value: float, bound: float, unit: str, detail: str = "") -> Row:
     """Judge a value that must not exceed its bound; `unit` follows both in the table."""
     return _judged(benchmark, what, against, value, "≤", bound, unit, met=value <= bound, detail=detail)
 
 
-def at_least(
-    benchmark: str, what: str, against: str, value: float, bound: float, unit: str, detail: str = ""
-) -> Row:
+def at_least(benchmark: str, what: str, against: str, value: float, bound: float, unit: str, detail: str = "") -> Row:
     """Judge a value that must reach its bound; `unit` follows both in the table."""
     return _judged(benchmark, what, against, value, "≥", bound, unit, met=value >= bound, detail=detail)
 
 
 def not_measured(benchmark: str, what: str, against: str, must_be: str, why: str) -> Row:
     """Return the row of something that could not be measured here, with the reason in its detail."""
-    return Row(benchmark, what, against, "–", must_be, "not measured", None, why)
+    return Row(benchmark, what, against, "-", must_be, "not measured", None, why)
 
 
 def _judged(
@@ -81,9 +79,7 @@ def _judged(
     detail: str,
 ) -> Row:
     verdict: Verdict = "met" if met else "missed"
-    return Row(
-        benchmark, what, against, f"{figure(value)} {unit}", f"{sign} {bound:g} {unit}", verdict, value, detail
-    )
+    return Row(benchmark, what, against, f"{figure(value)} {unit}", f"{sign} {bound:g} {unit}", verdict, value, detail)
 
 
 def figure(value: float) -> str:
@@ -93,13 +89,16 @@ def figure(value: float) -> str:
     return f"{value:.2f}" if value >= 1 else f"{value:.3f}"
 
 
-def take_turns(rounds: int, first: Callable[[], T], second: Callable[[], T]) -> tuple[list[T], list[T]]:
-    """Run both `rounds` times, A B, then B A, and so on, so that neither always follows the other's mess."""
-    results: tuple[list[T], list[T]] = ([], [])
+def take_turns(rounds: int, *runs: Callable[[], T]) -> list[list[T]]:
+    """Run each `rounds` times in turn, each round begun by another, so that none always follows the same one's mess.
+
+    Returns the results of each, in the order of the rounds.
+    """
+    results: list[list[T]] = [[] for _ in runs]
     for turn in range(rounds):
-        order = ((0, first), (1, second)) if turn % 2 == 0 else ((1, second), (0, first))
-        for side, run in order:
-            results[side].append(run())
+        for place in range(len(runs)):
+            side = (turn + place) % len(runs)
+            results[side].append(runs[side]())
     return results
 
 

@@ -1,6 +1,6 @@
 // Command streams is the Go peer of the benchmarks that need a gRPC client.
 //
-//	streams watch -targets FILE    opens WatchNodeResources on every address of FILE, holds the streams, until told to stop
+//	streams watch -targets FILE    opens WatchNodeResources on every address of FILE, holds the streams until SIGTERM
 //	streams load -target ADDR      calls GetNodeResources from several callers for a while and prints rate and latencies
 //
 // Messages stay bytes: the programs it is compared with, or drives, are what is measured, not protobuf in Go.
@@ -90,6 +90,9 @@ func dial(target string) (*grpc.ClientConn, error) {
 func watchCommand(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("watch", flag.ExitOnError)
 	file := flags.String("targets", "", "file with one host:port a line")
+	api := flags.String("api", "", "URL of an API server: renew one lease for each target there")
+	caFile := flags.String("ca", "", "CA certificate of the API server")
+	token := flags.String("token", "", "token for the API server")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -108,6 +111,20 @@ func watchCommand(ctx context.Context, args []string) error {
 			defer running.Done()
 			if err := hold(ctx, target, &messages, first.Done); err != nil && ctx.Err() == nil {
 				cancel(fmt.Errorf("%s: %w", target, err))
+			}
+		}()
+	}
+	if *api != "" {
+		leases, err := newLeaseClient(*api, *caFile, *token)
+		if err != nil {
+			return err
+		}
+		first.Add(1)
+		running.Add(1)
+		go func() {
+			defer running.Done()
+			if err := leases.renewAll(ctx, len(targets), first.Done); err != nil {
+				cancel(fmt.Errorf("leases: %w", err))
 			}
 		}()
 	}

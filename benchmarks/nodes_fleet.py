@@ -1,0 +1,118 @@
+"""What a thousand quiet agents cost the controller: CPU, memory, punctual leases, and no other write.
+
+The peer is a Go client that holds the same streams to the same agents, with and without keeping as many leases of its
+own. The controller runs all the time; the peer only in its own turns.
+"""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks import go_programs
+from benchmarks.fleet_cluster import FleetCluster, administrator, fleet_cluster
+from benchmarks.harness import TIMES, Row, Scale, at_most, compared, median_ratio, take_turns
+from benchmarks.processes import Child
+from devenv.credentials import CONTROLLER_USER
+
+NAME = "fleet"
+_MIB = 1 << 20
+_SETTLE_SECONDS = 15
+_OPEN_SECONDS = 120
+
+
+def run(scale: Scale) -> list[Row]:
+    """Return the rows for a fleet in which nothing changes."""
+    agents, seconds = scale.pick(1000, 100), scale.pick(30, 10)
+    with fleet_cluster(agents) as cluster:
+        # What follows a start (conditions, a second look at each Node) is not what a quiet fleet costs.
+        time.sleep(_SETTLE_SECONDS)
+        began_at = time.time()
+        ours, streams, leases = take_turns(
+            scale.rounds,
+            lambda: _cpu_percent(cluster.controller, seconds),
+            lambda: _peer_percent(cluster, seconds, leases=False),
+            lambda: _peer_percent(cluster, seconds, leases=True),
+        )
+        ended_at = time.time()
+        memory = cluster.controller.peak_rss_bytes() / _MIB
+        writes = [write for write in _writes(cluster.plane.audit_log) if began_at <= write.at <= ended_at]
+    what = f"{agents} quiet agents: "
+    cpu = "CPU of streams and leases"
+    percent = "% of a core"
+    return [
+        _ratio_row(what + cpu, "Go client holding the same streams", ours, streams),
+        _ratio_row(what + cpu, "Go client holding the same streams and as many leases", ours, leases),
+        at_most(NAME, f"{what}CPU of the controller", "", max(ours), 15, percent, "the highest round"),
+        at_most(NAME, f"{what}peak memory of the controller", "", memory, 200, "MiB"),
+        *_write_rows(what, writes, ended_at - began_at),
+    ]
+
+
+def _ratio_row(what: str, against: str, ours: Sequence[float], peers: Sequence[float]) -> Row:
+    detail = compared("% of a core", ours, peers)
+    return at_most(NAME, what, against, median_ratio(ours, peers), 4, TIMES, detail)
+
+
+def _cpu_percent(child: Child, seconds: float) -> float:
+    """Return the share of one core a process uses over this time, in percent."""
+    before, started = child.cpu_seconds(), time.monotonic()
+    time.sleep(seconds)
+    child.check_running()
+    return 100 * (child.cpu_seconds() - before) / (time.monotonic() - started)
+
+
+def _peer_percent(cluster: FleetCluster, seconds: float, *, leases: bool) -> float:
+    command = [str(go_programs.build("streams")), "watch", f"-targets={cluster.targets_file()}"]
+    if leases:
+        ca_file, token = administrator(cluster.plane)
+        command += [f"-api={cluster.plane.url}", f"-ca={ca_file}", f"-token={token}"]
+    with Child(command) as peer:
+        peer.read_json(_OPEN_SECONDS)
+        return _cpu_percent(peer, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """One writing request of the controller, from the API server's audit log; `at` in Unix seconds."""
+
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+    at: float
+
+
+def _writes(audit_log: Path) -> Iterable[_Write]:
+    with audit_log.open() as lines:
+        for line in lines:
+            event = json.loads(line)
+            if event["user"]["username"] != CONTROLLER_USER:
+                continue
+            target = event.get("objectRef", {})
+            at = datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+            yield _Write(
+                event["verb"], target.get("resource", ""), target.get("namespace", ""), target.get("name", ""), at
+            )
+
+
+def _write_rows(what: str, writes: Sequence[_Write], seconds: float) -> list[Row]:
+    renewals: dict[str, list[float]] = defaultdict(list)
+    others: list[_Write] = []
+    for write in writes:
+        if write.resource != "leases":
+            others.append(write)
+        elif write.namespace == "kube-node-lease":
+            renewals[write.name].append(write.at)
+    gaps = [late - early for times in renewals.values() for early, late in pairwise(sorted(times))]
+    longest = max(gaps, default=seconds)
+    seen = f"{sum(map(len, renewals.values()))} renewals of {len(renewals)} leases in {seconds:.0f} s"
+    examples = ", ".join(sorted({f"{write.verb} {write.resource}" for write in others})[:5])
+    return [
+        at_most(NAME, f"{what}longest time between two renewals of a lease", "", longest, 15, "s", seen),
+        at_most(NAME, f"{what}writes other than leases", "", len(others), 0, "writes", examples),
+    ]
