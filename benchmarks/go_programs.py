@@ -32,18 +32,7 @@ def build(name: str) -> Path:
 def _build(source: Path, program: Path) -> None:
     unfinished = program.with_name(f".{program.name}.{os.getpid()}")
     go = find_go(required_version(source))
-    command = [
-        str(go),
-        "build",
-        "-mod=readonly",
-        "-buildvcs=false",
-        "-trimpath",
-        "-ldflags",
-        "-s -w",
-        "-o",
-        str(unfinished),
-        ".",
-    ]
+    command = [str(go), "build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w"]
     built = subprocess.run(
         [*command, "-o", str(unfinished), "."],
         cwd=source,
