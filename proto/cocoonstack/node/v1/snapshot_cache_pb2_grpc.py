@@ -138,7 +138,7 @@ class SnapshotCacheServicer:
 
     def SyncOwners(self, request, context):
         """SyncOwners takes the full set of pods bound to this node and answers with every snapshot of a VM name that nobody
-        claims. It removes nothing. A sync without an epoch is refused with INVALID_ARGUMENT: owners are a controller's to tell.
+        claims. It removes nothing. A sync without an epoch, a person's, is taken only while no controller's epoch is known.
         Errors: FAILED_PRECONDITION with reason STALE_CONTROLLER_EPOCH (metadata: highest_epoch), STALE_OWNER_SYNC or
         WRONG_CLUSTER; UNAVAILABLE with reason STORE_UNAVAILABLE.
         """

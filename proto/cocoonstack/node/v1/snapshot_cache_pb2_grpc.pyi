@@ -60,7 +60,7 @@ class SnapshotCacheStub:
     """
     SyncOwners: _grpc.UnaryUnaryMultiCallable[_snapshot_cache_pb2.SyncOwnersRequest, _snapshot_cache_pb2.SyncOwnersResponse]
     """SyncOwners takes the full set of pods bound to this node and answers with every snapshot of a VM name that nobody
-    claims. It removes nothing. A sync without an epoch is refused with INVALID_ARGUMENT: owners are a controller's to tell.
+    claims. It removes nothing. A sync without an epoch, a person's, is taken only while no controller's epoch is known.
     Errors: FAILED_PRECONDITION with reason STALE_CONTROLLER_EPOCH (metadata: highest_epoch), STALE_OWNER_SYNC or
     WRONG_CLUSTER; UNAVAILABLE with reason STORE_UNAVAILABLE.
     """
@@ -126,7 +126,7 @@ class SnapshotCacheAsyncStub(SnapshotCacheStub):
     """
     SyncOwners: _aio.UnaryUnaryMultiCallable[_snapshot_cache_pb2.SyncOwnersRequest, _snapshot_cache_pb2.SyncOwnersResponse]  # type: ignore[assignment]
     """SyncOwners takes the full set of pods bound to this node and answers with every snapshot of a VM name that nobody
-    claims. It removes nothing. A sync without an epoch is refused with INVALID_ARGUMENT: owners are a controller's to tell.
+    claims. It removes nothing. A sync without an epoch, a person's, is taken only while no controller's epoch is known.
     Errors: FAILED_PRECONDITION with reason STALE_CONTROLLER_EPOCH (metadata: highest_epoch), STALE_OWNER_SYNC or
     WRONG_CLUSTER; UNAVAILABLE with reason STORE_UNAVAILABLE.
     """
@@ -219,7 +219,7 @@ class SnapshotCacheServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_snapshot_cache_pb2.SyncOwnersResponse, _abc.Awaitable[_snapshot_cache_pb2.SyncOwnersResponse]]:
         """SyncOwners takes the full set of pods bound to this node and answers with every snapshot of a VM name that nobody
-        claims. It removes nothing. A sync without an epoch is refused with INVALID_ARGUMENT: owners are a controller's to tell.
+        claims. It removes nothing. A sync without an epoch, a person's, is taken only while no controller's epoch is known.
         Errors: FAILED_PRECONDITION with reason STALE_CONTROLLER_EPOCH (metadata: highest_epoch), STALE_OWNER_SYNC or
         WRONG_CLUSTER; UNAVAILABLE with reason STORE_UNAVAILABLE.
         """
