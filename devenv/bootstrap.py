@@ -47,7 +47,7 @@ def ensure_environment() -> None:
         python = ENVIRONMENT / "bin" / "python"
         with step(f"installing {_count_packages()} locked packages"):
             _run([python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", LOCK], "installing the packages")
-            editable = ["--no-deps", "--no-build-isolation", "--editable", REPOSITORY]
+            editable: list[str | Path] = ["--no-deps", "--no-build-isolation", "--editable", REPOSITORY]
             _run([python, "-m", "pip", "install", "--quiet", *editable], "installing the project")
         STAMP.write_text(wanted)
 

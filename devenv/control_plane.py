@@ -8,18 +8,17 @@ the process that started it.
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import httpx
-
 from devenv import programs
 from devenv.credentials import Credentials, create_credentials
 from devenv.errors import DevenvError
-from devenv.kube_api import ApiError, KubeApi
+from devenv.kube_api import ApiError, KubeApi, UnreachableError
 from devenv.ports import PortLease
 from devenv.processes import ManagedProcess, wait_until
 from devenv.toolchain import REPOSITORY
@@ -148,7 +147,8 @@ class ControlPlane:
     def client(self, user: str = "admin") -> KubeApi:
         """Return a client with the rights of that user; the caller closes it."""
         credentials = self._known_credentials()
-        return KubeApi(self.url, credentials.ca_file, credentials.users[user].token)
+        trust = ssl.create_default_context(cafile=str(credentials.ca_file))
+        return KubeApi(self.url, trust, f"Bearer {credentials.users[user].token}")
 
     def _known_credentials(self) -> Credentials:
         if self._credentials is None:
@@ -163,7 +163,7 @@ class ControlPlane:
         try:
             with self.client() as admin:
                 return admin.get_text("/readyz") == "ok" and admin.find(_LEASE_NAMESPACE) is not None
-        except (ApiError, httpx.TransportError):
+        except (ApiError, UnreachableError):
             return False
 
     def _prepare(self, paths: Mapping[str, Path]) -> None:

@@ -16,14 +16,18 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from devenv.errors import DevenvError
+
 Json = dict[str, Any]
+
+_TIMEOUT_SECONDS = 30.0
 
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 
 
-class ApiError(Exception):
+class ApiError(DevenvError):
     """The API server refused a request; `status` is the HTTP status, `reason` Kubernetes' own word for it."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -32,17 +36,37 @@ class ApiError(Exception):
         self.reason = reason
 
 
-class KubeApi:
-    """Requests to one API server with one token. Every method returns the decoded answer or raises ApiError."""
+class UnreachableError(DevenvError):
+    """The API server did not answer."""
 
-    def __init__(self, server: str, ca_file: Path, token: str, *, timeout_seconds: float = 30) -> None:
+
+class KubeApi:
+    """Requests to one API server as one user. Every method returns the decoded answer or raises ApiError."""
+
+    def __init__(self, server: str, trust: ssl.SSLContext, authorization: str = "") -> None:
+        headers = {"Accept": "application/json"} | ({"Authorization": authorization} if authorization else {})
         self._client = httpx.Client(
-            base_url=server,
-            verify=ssl.create_default_context(cafile=str(ca_file)),
-            headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
-            timeout=timeout_seconds,
-            trust_env=False,
+            base_url=server, verify=trust, headers=headers, timeout=_TIMEOUT_SECONDS, trust_env=False
         )
+
+    @classmethod
+    def from_kubeconfig(cls, file: Path) -> Self:
+        """Return a client for the current context of any kubeconfig file, whatever way of logging in it names."""
+        # A second to import, and needed for other people's clusters only.
+        from kubernetes.client import Configuration
+        from kubernetes.config import ConfigException, load_kube_config
+
+        cluster = Configuration()
+        try:
+            load_kube_config(config_file=str(file), client_configuration=cluster)  # type: ignore[no-untyped-call] # it has none
+        except ConfigException as error:
+            raise DevenvError(f"{file}: {error}") from None
+        trust = ssl.create_default_context(cafile=cluster.ssl_ca_cert)
+        if not cluster.verify_ssl:
+            trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+        if cluster.cert_file:
+            trust.load_cert_chain(cluster.cert_file, cluster.key_file)
+        return cls(cluster.host, trust, cluster.get_api_key_with_prefix("authorization") or "")
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +142,10 @@ class KubeApi:
         return answer
 
     def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:  # noqa: ANN401 -- the same
-        response = self._client.request(method, path, **arguments)
+        try:
+            response = self._client.request(method, path, **arguments)
+        except httpx.TransportError as error:
+            raise UnreachableError(f"{self._client.base_url}: {error}") from error
         if response.is_success:
             return response
         try:

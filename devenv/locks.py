@@ -31,7 +31,7 @@ def compile_all() -> None:
 
 
 def _compile(uv: Path, name: str, inputs: list[str]) -> None:
-    command = [uv, "pip", "compile", "--quiet", *_OPTIONS, *inputs, "-o", f"requirements/{name}.txt"]
+    command: list[str | Path] = [uv, "pip", "compile", "--quiet", *_OPTIONS, *inputs, "-o", f"requirements/{name}.txt"]
     with step(f"resolving requirements/{name}.txt"):
         answer = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     if answer.returncode != 0:

@@ -17,7 +17,7 @@ _PINNED = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\]+)")
 
 def _pins(lock: str) -> dict[str, str]:
     """Package → version in a lock."""
-    pins = {}
+    pins: dict[str, str] = {}
     for line in (REQUIREMENTS / f"{lock}.txt").read_text().splitlines():
         if match := _PINNED.match(line):
             pins[canonicalize_name(match["name"])] = match["version"]

@@ -1,0 +1,129 @@
+"""The demonstration: this machine as a Kubernetes Node, by the programs an operator runs.
+
+The agent comes first, so that its own answer is on the screen while the control plane is still being built. Whatever
+the demonstration writes lies in a folder of its own, and it uses no cluster it was not given.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+
+from cocoonstack.node.v1 import node_resources_pb2, node_resources_pb2_grpc
+from devenv import programs
+from devenv.cocoon_programs import AgentProcess, ControllerProcess
+from devenv.control_plane import ControlPlane
+from devenv.demo_output import print_node, say_report
+from devenv.errors import DevenvError
+from devenv.kube_api import KubeApi
+from devenv.processes import wait_for_interrupt, wait_until
+from devenv.progress import say, step
+from devenv.toolchain import REPOSITORY
+
+NODE_NAME = "demo"
+
+_NODE = f"/api/v1/nodes/{NODE_NAME}"
+_LEASE = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NODE_NAME}"
+_NODE_READY_SECONDS = 60.0
+
+
+class Demo:
+    """One run of the demonstration. `output` is table, json or yaml; `kubeconfig` names a cluster to use, or None."""
+
+    def __init__(self, *, output: str, kubeconfig: Path | None) -> None:
+        self._output = output
+        self._kubeconfig = kubeconfig
+
+    def run(self, *, once: bool) -> None:
+        """Show the Node; returns at once with `once`, else at Ctrl-C. Stops what it started and removes its folder.
+
+        Raises DevenvError, one line long, when something does not start.
+        """
+        with ExitStack() as stack:
+            folder = stack.enter_context(_own_folder())
+            agent = AgentProcess(folder / "agent", NODE_NAME)
+            stack.callback(agent.release)
+            agent.start()
+            say_report(_ask(agent.address), agent.address)
+
+            kubeconfig, controller_kubeconfig, api = self._cluster(stack, folder)
+            controller = ControllerProcess(folder / "controller", controller_kubeconfig, [agent.endpoint])
+            stack.callback(controller.release)
+            with step("registering this machine as a Node"):
+                controller.start()
+                _wait_until_ready(api, controller)
+            print_node(api.get_text(_NODE), self._output)
+            if not once:
+                self._stay(kubeconfig, agent)
+
+    def _cluster(self, stack: ExitStack, folder: Path) -> tuple[Path, Path, KubeApi]:
+        """Return the kubeconfig file for the user, the controller's, and a client; all of them end with `stack`."""
+        if self._kubeconfig is not None:
+            say(f"using the cluster of {self._kubeconfig}; the Node {NODE_NAME} is removed from it at the end")
+            api = stack.enter_context(KubeApi.from_kubeconfig(self._kubeconfig))
+            if api.find(_NODE) is not None:
+                raise DevenvError(
+                    f"this cluster has a Node {NODE_NAME} already; if an old demo left it, remove it first"
+                )
+            stack.callback(_remove_node, api)
+            return self._kubeconfig, self._kubeconfig, api
+        programs.ensure(programs.CONTROL_PLANE)
+        with step("starting a Kubernetes control plane"):
+            plane = stack.enter_context(ControlPlane(folder / "control-plane"))
+        return plane.kubeconfig(), plane.kubeconfig("controller"), stack.enter_context(plane.client())
+
+    def _stay(self, kubeconfig: Path, agent: AgentProcess) -> None:
+        grpcurl = programs.cache_path("grpcurl")
+        say("")
+        say(f"export KUBECONFIG={kubeconfig}")
+        say(f"agent: {agent.address} (gRPC), http://{agent.http_address}/metrics")
+        say(f"{grpcurl if grpcurl.exists() else 'grpcurl'} -plaintext {agent.address} describe")
+        say("running; Ctrl-C ends it and removes its folder")
+        wait_for_interrupt()
+        say("stopping …")
+
+
+@contextmanager
+def _own_folder() -> Iterator[Path]:
+    """A new folder in the checkout, or where temporary files go when the checkout is somebody else's."""
+    parent = REPOSITORY / ".run"
+    try:
+        parent.mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="demo-", dir=parent))
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="cocoon-node-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ask(address: str) -> node_resources_pb2.NodeResourcesReport:
+    with grpc.insecure_channel(address) as channel:
+        stub = node_resources_pb2_grpc.NodeResourcesStub(channel)
+        return stub.GetNodeResources(node_resources_pb2.GetNodeResourcesRequest(), timeout=10).report
+
+
+def _wait_until_ready(api: KubeApi, controller: ControllerProcess) -> None:
+    def is_ready() -> bool:
+        if not controller.process.running:
+            raise DevenvError(f"the controller ended: {controller.process.log_tail(3)}")
+        node = api.find(_NODE)
+        conditions = node["status"].get("conditions", []) if node else []
+        return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+    try:
+        wait_until(is_ready, _NODE_READY_SECONDS, f"the Node {NODE_NAME} becoming ready")
+    except DevenvError as error:
+        raise DevenvError(f"{error}; the controller said: {controller.process.log_tail(2)}") from None
+
+
+def _remove_node(api: KubeApi) -> None:
+    for path in (_NODE, _LEASE):
+        if api.find(path) is not None:
+            api.delete(path)
