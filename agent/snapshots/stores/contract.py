@@ -78,7 +78,7 @@ class StoredSnapshot(msgspec.Struct, frozen=True, gc=False):
     cpu_count: int = 0
     memory_bytes: int = 0
     problems: tuple[str, ...] = ()
-    version: tuple[int, ...] | str = ()
+    version: int | str = 0
 
 
 class ForeignEntries(msgspec.Struct, frozen=True):

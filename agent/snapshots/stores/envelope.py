@@ -1,0 +1,223 @@
+"""The metadata of a snapshot as the engine exports it, decoded tolerantly and judged.
+
+`snapshot.json` is `{"version": 1, "config": {"id", "name", "image", "cpu", "memory", "storage", "hypervisor", …}}`.
+Unknown keys are ignored, a field of the wrong type is a problem and not a verdict: only what the contract calls INVALID
+is INVALID. The envelope records lengths of data files in three ways, and a file that is there and shorter than one of
+them has been cut off:
+
+* `files`, in the envelope or its `config`: `[{"name", "size"}]`, or a map of name to size;
+* `memory`, for the memory images `memory-ranges` (cloud-hypervisor) and `mem` (firecracker), which hold all of it;
+* `storage`, for the raw overlay `cow.raw`, which is as long as the disk it stands for.
+
+The hypervisors count memory in MiB, so less than one MiB is not called a difference.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+MAX_ENVELOPE_BYTES = 1 << 20
+MAX_ID_CHARACTERS = 128
+MAX_TEXT_CHARACTERS = 512
+_MIB = 1 << 20
+_MEMORY_IMAGES = ("memory-ranges", "mem")
+_RAW_OVERLAY = "cow.raw"
+_LAST_USE_KEYS = ("last_accessed_at", "last_access_at", "last_access", "last_used_at")
+
+
+class Envelope(msgspec.Struct, frozen=True, gc=False):
+    """What a snapshot's metadata says: empty or 0 for what it does not. `recorded_sizes` are bytes by file name."""
+
+    snapshot_id: str = ""
+    name: str = ""
+    image: str = ""
+    hypervisor: str = ""
+    cpu_count: int = 0
+    memory_bytes: int = 0
+    storage_bytes: int = 0
+    created_at: float = 0.0
+    last_use_at: float = 0.0
+    recorded_sizes: tuple[tuple[str, int], ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class EnvelopeInvalidError(ValueError):
+    """The metadata was read completely and is not a snapshot's."""
+
+
+class EnvelopeTooNewError(ValueError):
+    """The metadata has a version this program does not know: a problem, not a verdict."""
+
+
+class _Config(msgspec.Struct, gc=False):
+    id: str = ""
+    name: str = ""
+    image: str = ""
+    cpu: int = 0
+    memory: int = 0
+    storage: int = 0
+    hypervisor: str = ""
+    created_at: str = ""
+    last_accessed_at: str = ""
+    files: msgspec.Raw | None = None
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    version: int
+    config: _Config
+    files: msgspec.Raw | None = None
+
+
+_decode_plain = msgspec.json.Decoder(_Envelope).decode
+_decode_anything = msgspec.json.Decoder().decode
+
+
+def decode_envelope(data: bytes) -> Envelope:
+    """Decode `snapshot.json`. Raises EnvelopeInvalidError or EnvelopeTooNewError with what is wrong, for people."""
+    try:
+        plain = _decode_plain(data)
+    except msgspec.MsgspecError:
+        return _decode_leniently(data)
+    config = plain.config
+    if plain.version != 1 or plain.files is not None or config.files is not None:
+        return _decode_leniently(data)
+    if not config.name or not 0 < len(config.id) <= MAX_ID_CHARACTERS or config.created_at or config.last_accessed_at:
+        return _decode_leniently(data)
+    if min(config.cpu, config.memory, config.storage) < 0 or len(data) > MAX_TEXT_CHARACTERS * 4:
+        return _decode_leniently(data)
+    return Envelope(
+        snapshot_id=config.id,
+        name=config.name,
+        image=config.image,
+        hypervisor=config.hypervisor,
+        cpu_count=config.cpu,
+        memory_bytes=config.memory,
+        storage_bytes=config.storage,
+    )
+
+
+def envelope_of_record(record: Mapping[str, Any]) -> Envelope:
+    """Turn the fields of one snapshot, of an envelope or of the engine's list, into an Envelope."""
+    problems: list[str] = []
+    fields = _Fields(record, problems)
+    snapshot_id = fields.text("id")
+    if not snapshot_id or len(snapshot_id) > MAX_ID_CHARACTERS:
+        problems.append("the metadata has no id" if not snapshot_id else "the metadata's id is too long for one")
+        snapshot_id = ""
+    return Envelope(
+        snapshot_id=snapshot_id,
+        name=fields.text("name"),
+        image=fields.text("image"),
+        hypervisor=fields.text("hypervisor"),
+        cpu_count=fields.count("cpu"),
+        memory_bytes=fields.count("memory"),
+        storage_bytes=fields.count("storage"),
+        created_at=fields.moment("created_at"),
+        last_use_at=max(fields.moment(key) for key in _LAST_USE_KEYS),
+        recorded_sizes=_recorded_sizes(record.get("files"), problems),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def shortened_files(envelope: Envelope, sizes: Mapping[str, int]) -> list[str]:
+    """Return a problem for each file that is shorter than recorded, and for each recorded file that is missing.
+
+    `sizes` are the lengths of the data files that are there, in bytes.
+    """
+    problems = []
+    for name, recorded in envelope.recorded_sizes:
+        present = sizes.get(name)
+        if present is None:
+            problems.append(f"{name} is recorded with {recorded} bytes and is missing")
+        elif present < recorded:
+            problems.append(f"{name} has {present} of {recorded} recorded bytes")
+    implied = [(name, envelope.memory_bytes) for name in _MEMORY_IMAGES]
+    for name, recorded in (*implied, (_RAW_OVERLAY, envelope.storage_bytes)):
+        present = sizes.get(name)
+        if present is not None and present + _MIB <= recorded:
+            problems.append(f"{name} has {present} of {recorded} recorded bytes")
+    return problems
+
+
+class _Fields:
+    """Fields of a decoded object; one of the wrong type counts as absent and adds a problem."""
+
+    def __init__(self, record: Mapping[str, Any], problems: list[str]) -> None:
+        self._record = record
+        self._problems = problems
+
+    def text(self, key: str) -> str:
+        value = self._record.get(key)
+        if value is None or isinstance(value, str):
+            return (value or "")[:MAX_TEXT_CHARACTERS]
+        self._problems.append(f"the metadata's {key} is not a text")
+        return ""
+
+    def count(self, key: str) -> int:
+        value = self._record.get(key)
+        if value is None:
+            return 0
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
+            return value
+        self._problems.append(f"the metadata's {key} is not a count")
+        return 0
+
+    def moment(self, key: str) -> float:
+        value = self._record.get(key)
+        if not value:
+            return 0.0
+        seconds = unix_seconds(value)
+        if seconds is None:
+            self._problems.append(f"the metadata's {key} is not a time")
+            return 0.0
+        return seconds
+
+
+def unix_seconds(text: object) -> float | None:
+    """Return the Unix seconds of an RFC 3339 time of any precision, or None. Times before 1970 count as unknown: 0."""
+    if not isinstance(text, str):
+        return None
+    try:
+        moment = msgspec.convert(text, datetime)
+    except msgspec.ValidationError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(moment.timestamp(), 0.0)
+
+
+def _decode_leniently(data: bytes) -> Envelope:
+    if not data.strip():
+        raise EnvelopeInvalidError("snapshot.json is empty")
+    try:
+        decoded = _decode_anything(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise EnvelopeInvalidError(f"snapshot.json is not JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise EnvelopeInvalidError("snapshot.json is not a JSON object")
+    version, config = decoded.get("version"), decoded.get("config")
+    if isinstance(version, int) and version > 1:
+        raise EnvelopeTooNewError(f"snapshot.json has version {version}; this agent knows version 1")
+    if version is not True and version == 1 and isinstance(config, dict):
+        merged = config if "files" in config else {**config, "files": decoded.get("files")}
+        return envelope_of_record(merged)
+    raise EnvelopeInvalidError("snapshot.json has no version 1 with a config")
+
+
+def _recorded_sizes(files: object, problems: list[str]) -> tuple[tuple[str, int], ...]:
+    if files is None:
+        return ()
+    pairs: list[tuple[object, object]]
+    if isinstance(files, dict):
+        pairs = list(files.items())
+    elif isinstance(files, list) and all(isinstance(item, dict) for item in files):
+        pairs = [(item.get("name"), item.get("size")) for item in files]
+    else:
+        problems.append("the metadata's files are neither a list nor a map of sizes")
+        return ()
+    sizes = [(name, size) for name, size in pairs if isinstance(name, str) and isinstance(size, int) and size >= 0]
+    if len(sizes) != len(pairs):
+        problems.append("the metadata's files are not all names with sizes")
+    return tuple(sizes)
