@@ -29,6 +29,7 @@ MODULES = {
     "start": "benchmarks.nodes_start",
     "change": "benchmarks.nodes_change",
     "fleet": "benchmarks.nodes_fleet",
+    "snapshot-scan": "benchmarks.snapshots_scan",
 }
 
 
