@@ -43,7 +43,7 @@ class AgentProcess:
         self.address, self.http_address = (f"127.0.0.1:{lease.port}" for lease in self._ports)
         self.process = ManagedProcess(
             "cocoon-node-agent",
-            [_COMMANDS / "cocoon-node-agent", "serve", f"--listen={self.address}", f"--ready-file={self.ready_file}"],
+            [_COMMANDS / "cocoon-node-agent", "serve"],
             log_path=directory / "agent.log",
         )
         self.root.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,9 @@ class AgentProcess:
             "COCOON_ROOT_DIR": str(self.root),
             "COCOON_NODE_RUN_DIR": str(self.directory / "run"),
             "COCOON_NODE_STATE_DIR": str(self.directory / "state"),
+            "COCOON_NODE_LISTEN": self.address,
             "COCOON_NODE_HTTP_LISTEN": self.http_address,
+            "COCOON_NODE_READY_FILE": str(self.ready_file),
         }
         return environment_with(own_places | self.settings)
 
@@ -85,7 +87,10 @@ class AgentProcess:
 
 
 class ControllerProcess:
-    """One `cocoon-node-controller run` against the cluster of a kubeconfig file."""
+    """One `cocoon-node-controller run` against the cluster of a kubeconfig file, with a static list of agents.
+
+    `agents` are `name=host:port`; `settings` are environment variables.
+    """
 
     def __init__(
         self,
@@ -93,24 +98,21 @@ class ControllerProcess:
         kubeconfig: Path,
         agents: Sequence[str],
         settings: Mapping[str, str] | None = None,
-        arguments: Sequence[str] = (),
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.settings = dict(settings or {})
         self.ready_file = directory / "controller.ready"
         self._port = PortLease()
         self.http_address = f"127.0.0.1:{self._port.port}"
+        own_places = {
+            "COCOON_NODE_CONTROLLER_KUBECONFIG": str(kubeconfig),
+            "COCOON_NODE_CONTROLLER_AGENTS": ",".join(agents),
+            "COCOON_NODE_CONTROLLER_HTTP_LISTEN": self.http_address,
+            "COCOON_NODE_CONTROLLER_READY_FILE": str(self.ready_file),
+        }
+        self.settings = own_places | dict(settings or {})
         self.process = ManagedProcess(
             "cocoon-node-controller",
-            [
-                _COMMANDS / "cocoon-node-controller",
-                "run",
-                f"--kubeconfig={kubeconfig}",
-                f"--ready-file={self.ready_file}",
-                f"--http-listen={self.http_address}",
-                *(f"--agent={endpoint}" for endpoint in agents),
-                *arguments,
-            ],
+            [_COMMANDS / "cocoon-node-controller", "run"],
             log_path=directory / "controller.log",
         )
 

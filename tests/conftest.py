@@ -9,16 +9,17 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from devenv.cocoon_programs import AgentProcess, ControllerProcess
 from devenv.control_plane import ControlPlane, Options
 from devenv.kube_api import KubeApi
-from tests.support import machine
+from tests.support import cluster, machine
 from tests.support.audit import AuditLog
 
 # Deadlines of single examples are measurements of a busy machine; the suite asserts none.
@@ -114,6 +115,52 @@ _serial = itertools.count(1)
 def unique_name(worker_id: str) -> Callable[[str], str]:
     """A function that makes a name no other test uses: `unique_name("node")` → `node-gw0-7`."""
     return lambda prefix: f"{prefix}-{worker_id}-{next(_serial)}"
+
+
+@pytest.fixture
+def agent_process(tmp_path: Path, unique_name: Callable[[str], str]) -> Iterator[Callable[..., AgentProcess]]:
+    """A function that starts a real agent: `agent_process(settings={…}, node_name=…)`; stopped by pid afterwards."""
+    agents: list[AgentProcess] = []
+
+    def start(settings: Mapping[str, str] | None = None, node_name: str | None = None) -> AgentProcess:
+        agent = AgentProcess(tmp_path / f"agent-{len(agents)}", node_name or unique_name("node"), settings)
+        agents.append(agent)
+        agent.start()
+        return agent
+
+    yield start
+    for agent in agents:
+        agent.release()
+
+
+@pytest.fixture
+def controller_process(
+    tmp_path: Path, control_plane: ControlPlane, kube: KubeApi
+) -> Iterator[Callable[..., ControllerProcess]]:
+    """A function that starts a real controller on the shared control plane, with the rights of the shipped RBAC.
+
+    `controller_process(agent, …, settings={…})`. Afterwards it is stopped, and the Nodes and Leases of these agents are
+    removed from the cluster.
+    """
+    controllers: list[ControllerProcess] = []
+    names: list[str] = []
+
+    def start(*agents: AgentProcess, settings: Mapping[str, str] | None = None) -> ControllerProcess:
+        names.extend(agent.node_name for agent in agents)
+        endpoints = [agent.endpoint for agent in agents]
+        directory = tmp_path / f"controller-{len(controllers)}"
+        controller = ControllerProcess(directory, control_plane.kubeconfig("controller"), endpoints, settings)
+        controllers.append(controller)
+        controller.start()
+        return controller
+
+    yield start
+    for controller in controllers:
+        controller.release()
+    for name in names:
+        for path in (f"{cluster.NODES}/{name}", f"{cluster.LEASES}/{name}"):
+            if kube.find(path) is not None:
+                kube.delete(path)
 
 
 @pytest.fixture
