@@ -1,0 +1,217 @@
+"""Rows and transactions of the ledger: what the tables hold, and what an SQLite error means.
+
+Why this exists: the ledger's life (open, check, set aside, ballast) and the shape of its rows change for different
+reasons. Nothing but the ledger uses this.
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from agent.snapshots.authority import Authority
+from agent.snapshots.model import Owner, SnapshotFacts
+
+MAX_GONE_ROWS = 1000
+MAX_SUPERSEDED = 4096
+# SQLITE_ERROR while opening: tables that are not there, or not ours.
+_DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")
+
+SnapshotKey = tuple[str, str]
+"""Name and id of a snapshot; the id is empty for one whose metadata never could be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """What the ledger knows besides snapshots. Times are Unix seconds, None before the first.
+
+    `last_write_at` is the last write at a time that was not in doubt. `everything_in_use`: the ledger was rebuilt, and
+    nothing may be removed before owners are synced.
+    """
+
+    node_name: str = ""
+    store_id: str | None = None
+    authority: Authority = field(default_factory=Authority)
+    synced_at: float | None = None
+    last_write_at: float | None = None
+    clock_in_doubt: bool = False
+    everything_in_use: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """What is recorded of one snapshot; `gone` is None while it is in the store, else the order in which it went."""
+
+    name: str
+    snapshot_id: str
+    facts: SnapshotFacts
+    gone: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerContents:
+    """Everything in the ledger."""
+
+    state: LedgerState
+    owners: tuple[Owner, ...] = ()
+    rows: tuple[LedgerRow, ...] = ()
+    superseded_uids: tuple[str, ...] = ()
+    removals: tuple[SnapshotKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerChange:
+    """One transaction. Fields left out stay as they are.
+
+    `facts` replaces what is recorded of a snapshot that is in the store, None forgets it. `gone` are snapshots that
+    left the store without our doing. `owners` replaces the whole set.
+    """
+
+    state: LedgerState | None = None
+    facts: Mapping[SnapshotKey, SnapshotFacts | None] = field(default_factory=dict)
+    gone: Iterable[SnapshotKey] = ()
+    owners: Sequence[Owner] | None = None
+    superseded_uids: Iterable[str] = ()
+    removal_begun: SnapshotKey | None = None
+    removal_ended: SnapshotKey | None = None
+
+
+_STATE = msgspec.json.Decoder(LedgerState)
+_OWNER = msgspec.json.Decoder(Owner)
+_FACTS = msgspec.json.Decoder(SnapshotFacts)
+_ENCODER = msgspec.json.Encoder()
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run the body whole or not at all."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite has rolled back by itself after some errors.
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def read_contents(connection: sqlite3.Connection) -> LedgerContents:
+    """Return everything in the ledger. Raises ValueError when a row is not what was written.
+
+    Equal owners are one object, because a VM's two snapshots and their promises name the same pod.
+    """
+    try:
+        return _decode_contents(connection)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"a row is not what was written: {error}") from error
+
+
+def _decode_contents(connection: sqlite3.Connection) -> LedgerContents:
+    shared: dict[Owner, Owner] = {}
+    document = connection.execute("SELECT document FROM state WHERE id = 1").fetchone()
+    owners = tuple(_OWNER.decode(row[0]) for row in connection.execute("SELECT document FROM owners"))
+    shared.update(zip(owners, owners, strict=True))
+    rows = connection.execute("SELECT name, snapshot_id, document, gone FROM snapshots ORDER BY name, gone")
+    superseded = connection.execute("SELECT pod_uid FROM superseded ORDER BY position")
+    removals = connection.execute("SELECT name, snapshot_id FROM removals ORDER BY name, snapshot_id")
+    return LedgerContents(
+        state=_STATE.decode(document[0]) if document else LedgerState(),
+        owners=owners,
+        rows=tuple(
+            LedgerRow(name, snapshot_id, _with_shared_owners(_FACTS.decode(encoded), shared), gone)
+            for name, snapshot_id, encoded, gone in rows
+        ),
+        superseded_uids=tuple(row[0] for row in superseded),
+        removals=tuple((name, snapshot_id) for name, snapshot_id in removals),
+    )
+
+
+def write_change(connection: sqlite3.Connection, change: LedgerChange) -> None:
+    """Write one change; to be called in a transaction."""
+    if change.state is not None:
+        connection.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (_ENCODER.encode(change.state),))
+    _write_snapshots(connection, change)
+    if change.owners is not None:
+        _write_owners(connection, change.owners)
+    _write_superseded(connection, tuple(change.superseded_uids))
+    if change.removal_begun is not None:
+        connection.execute("INSERT OR IGNORE INTO removals VALUES (?, ?)", change.removal_begun)
+    if change.removal_ended is not None:
+        connection.execute("DELETE FROM removals WHERE name = ? AND snapshot_id = ?", change.removal_ended)
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an error means that the file is no ledger any more, not that it cannot be used now."""
+    return isinstance(error, sqlite3.Error) and error_name(error).startswith(_DAMAGE)
+
+
+def error_name(error: BaseException) -> str:
+    """Return the stable name of an SQLite or operating system error."""
+    if isinstance(error, sqlite3.Error):
+        return str(getattr(error, "sqlite_errorname", None) or "SQLITE_ERROR")
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
+
+
+def advice(error: BaseException) -> str:
+    """Return what a person should do about an error."""
+    name = error_name(error)
+    if name.startswith("SQLITE_FULL"):
+        return "Its file system is full: free some space there."
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return "Another program has it open: stop that first."
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+        return "Its directory must exist and be writable for the agent."
+    return "Check the disk it lies on; snapshots can still be read meanwhile."
+
+
+def _write_snapshots(connection: sqlite3.Connection, change: LedgerChange) -> None:
+    kept = [(*key, _ENCODER.encode(facts)) for key, facts in change.facts.items() if facts is not None]
+    connection.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, NULL)", kept)
+    forgotten = [key for key, facts in change.facts.items() if facts is None]
+    connection.executemany("DELETE FROM snapshots WHERE name = ? AND snapshot_id = ?", forgotten)
+    gone = list(change.gone)
+    if not gone:
+        return
+    newest = connection.execute("SELECT coalesce(max(gone), 0) FROM snapshots WHERE gone IS NOT NULL").fetchone()[0]
+    connection.executemany(
+        "UPDATE snapshots SET gone = ? WHERE name = ? AND snapshot_id = ?",
+        [(newest + number, *key) for number, key in enumerate(gone, start=1)],
+    )
+    connection.execute(
+        "DELETE FROM snapshots WHERE gone IN (SELECT gone FROM snapshots WHERE gone IS NOT NULL"
+        " ORDER BY gone DESC LIMIT -1 OFFSET ?)",
+        (MAX_GONE_ROWS,),
+    )
+
+
+def _write_owners(connection: sqlite3.Connection, owners: Sequence[Owner]) -> None:
+    wanted = {owner.pod_uid: _ENCODER.encode(owner) for owner in owners}
+    present = dict(connection.execute("SELECT pod_uid, document FROM owners"))
+    connection.executemany("DELETE FROM owners WHERE pod_uid = ?", [(uid,) for uid in present.keys() - wanted.keys()])
+    connection.executemany(
+        "INSERT OR REPLACE INTO owners VALUES (?, ?)",
+        [(uid, document) for uid, document in wanted.items() if present.get(uid) != document],
+    )
+
+
+def _write_superseded(connection: sqlite3.Connection, uids: Sequence[str]) -> None:
+    if not uids:
+        return
+    connection.executemany("INSERT OR IGNORE INTO superseded (pod_uid) VALUES (?)", [(uid,) for uid in uids])
+    connection.execute(
+        "DELETE FROM superseded WHERE position <= (SELECT max(position) FROM superseded) - ?", (MAX_SUPERSEDED,)
+    )
+
+
+def _with_shared_owners(facts: SnapshotFacts, shared: dict[Owner, Owner]) -> SnapshotFacts:
+    if facts.owner is None and not facts.retentions:
+        return facts
+    return replace(
+        facts,
+        owner=None if facts.owner is None else shared.setdefault(facts.owner, facts.owner),
+        retentions=tuple(replace(kept, owner=shared.setdefault(kept.owner, kept.owner)) for kept in facts.retentions),
+    )
