@@ -37,15 +37,22 @@ _QUERY_TRIES = 2
 
 
 class AgentSource(Protocol):
-    """One way of finding agents.
+    """One way of finding agents."""
 
-    `problem` is empty while the last look worked, else what a person should know; `answered` turns true with the first
-    published set and stays so.
-    """
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        ...
 
-    name: str
-    problem: str
-    answered: bool
+    @property
+    def problem(self) -> str:
+        """What a person should know about the last look; empty while it worked."""
+        ...
+
+    @property
+    def answered(self) -> bool:
+        """Whether a set was published since the start."""
+        ...
 
     async def run(self, publish: Publish) -> None:
         """Publish the whole set now and at each change, until cancelled."""
@@ -214,7 +221,7 @@ def _addresses(records: Iterable[pycares.DNSRecord]) -> dict[str, list[str]]:
     return {**v6, **v4}
 
 
-def _tell(source: AgentSource, problem: str) -> None:
+def _tell(source: "EndpointsFile | DnsNames", problem: str) -> None:
     """Log a problem when it appears or changes, not at each look."""
     if source.problem != problem:
         log.warning("agents could not be looked up", extra=fields(source=source.name, problem=problem))

@@ -157,11 +157,12 @@ class FakeAgent:
         try:
             sent = -1
             while True:
-                if sent != self._generation and not self.silent:
-                    sent = self._generation
-                    yield self._message(with_report=True)
-                elif not self.silent:
-                    yield self._message(with_report=False)
+                if self.silent:
+                    await asyncio.sleep(self.heartbeat_seconds)
+                    continue
+                changed = sent != self._generation
+                sent = self._generation
+                yield self._message(with_report=changed)
                 await self._changed_or(sent, self.heartbeat_seconds)
         finally:
             self.open_watches -= 1

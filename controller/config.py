@@ -1,0 +1,242 @@
+"""The controller's settings: one table of what there is, the typed struct the rest reads, and the rules between them.
+
+Why this exists: an operator whose controller does not start has to see all that is wrong in one go, each with the
+variable, the value, its source and the rule.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from common.settings import EffectiveValue, Setting, SettingsError, gather, parse_all
+from controller.agents.endpoints import (
+    AgentEndpoint,
+    parse_endpoints,
+    plain_text_problem,
+    split_address,
+)
+
+Lifecycle = Literal["auto", "own", "external"]
+
+_PREFIX = "COCOON_NODE_CONTROLLER_"
+_PATH = "must be an absolute path"
+_NAMESPACED = re.compile(r"([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/([a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?)")
+_PORT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_AGENT_SOURCES = ("agents", "agents_file", "agents_dns", "agents_service")
+_TLS = ("tls_ca_file", "tls_cert_file", "tls_key_file")
+
+# Read from the environment only, by the command line itself.
+CONFIG_FILE_VARIABLE = _PREFIX + "CONFIG"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The effective settings. None means unset; units stand in the names."""
+
+    kubeconfig: str | None
+    kube_context: str | None
+    in_cluster: bool
+    agents: tuple[AgentEndpoint, ...] | None
+    agents_file: str | None
+    agents_dns: str | None
+    dns_server: str | None
+    dns_refresh_seconds: int
+    agents_service: tuple[str, str] | None
+    agents_port_name: str | None
+    tls_ca_file: str | None
+    tls_cert_file: str | None
+    tls_key_file: str | None
+    lifecycle: Lifecycle
+    adopt_nodes: bool
+    registration_taint: bool
+    http_listen: tuple[str, int] | None
+    log_format: str
+    log_level: str
+    ready_file: str | None
+
+
+def _one_of(*words: str) -> "_OneOf":
+    return _OneOf(words)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneOf:
+    words: tuple[str, ...]
+
+    def __call__(self, text: str) -> str:
+        if text not in self.words:
+            raise ValueError(text)
+        return text
+
+
+def _boolean(text: str) -> bool:
+    return _OneOf(("true", "false"))(text) == "true"
+
+
+def _path(text: str) -> str:
+    if not os.path.isabs(text) or "\0" in text:
+        raise ValueError(text)
+    return text
+
+
+def _file(text: str) -> str:
+    """Any path: people name a kubeconfig relative to where they are."""
+    if "\0" in text:
+        raise ValueError(text)
+    return os.path.abspath(text)
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 3600):
+        raise ValueError(text)
+    return int(text)
+
+
+def _agents(text: str) -> tuple[AgentEndpoint, ...]:
+    return parse_endpoints(text, "list")
+
+
+def _dns_name(text: str) -> str:
+    if not text.startswith("_"):
+        split_address(text)
+    elif not re.fullmatch(r"_[-a-z0-9_]+\._(tcp|udp)\.[-A-Za-z0-9_.]{1,200}", text):
+        raise ValueError(text)
+    return text
+
+
+def _server(text: str) -> str:
+    split_address(text)
+    return text
+
+
+def _service(text: str) -> tuple[str, str]:
+    match = _NAMESPACED.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    return match[1], match[2]
+
+
+def _port_name(text: str) -> str:
+    if not _PORT_NAME.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+def _http_address(text: str) -> tuple[str, int] | None:
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise ValueError(text)
+    # Port 0 lets the kernel choose, which split_address refuses on purpose for agents.
+    checked, _ = split_address(f"{host}:1")
+    return checked, int(port)
+
+
+# No setting may be called PORT, SERVICE_HOST or the like: with a Service named after the program, Kubernetes puts such
+# variables into every pod, which is also why unknown variables of our prefix are no mistake.
+# fmt: off
+SETTINGS: tuple[Setting, ...] = (
+    # The cluster.
+    Setting("kubeconfig", _PREFIX + "KUBECONFIG", None, _file, "must be the path of a kubeconfig file",
+            "Kubeconfig of the cluster to write to; none is ever taken silently."),
+    Setting("kube_context", _PREFIX + "CONTEXT", None, str, "must be the name of a context",
+            "Context of the kubeconfig; its current one by default."),
+    Setting("in_cluster", _PREFIX + "IN_CLUSTER", "false", _boolean, "must be true or false",
+            "Use the service account of the pod this runs in."),
+    # The agents.
+    Setting("agents", _PREFIX + "AGENTS", None, _agents,
+            "must be a comma-separated list of NAME=HOST:PORT or NAME=unix:/PATH", "Agents by node name."),
+    Setting("agents_file", _PREFIX + "AGENTS_FILE", None, _file,
+            "must be the path of a file", "File of NAME=HOST:PORT lines; read again when it changes."),
+    Setting("agents_dns", _PREFIX + "AGENTS_DNS", None, _dns_name,
+            "must be _SERVICE._tcp.DOMAIN for SRV records, or HOST:PORT for addresses (only without TLS)",
+            "DNS name behind which the agents are."),
+    Setting("dns_server", _PREFIX + "DNS_SERVER", None, _server, "must be IP or IP:PORT",
+            "Name server to ask; the system's by default."),
+    Setting("dns_refresh_seconds", _PREFIX + "DNS_REFRESH_SECONDS", "30", _seconds,
+            "must be a whole number of seconds from 1 to 3600", "How often DNS is asked."),
+    Setting("agents_service", _PREFIX + "AGENTS_SERVICE", None, _service, "must be NAMESPACE/NAME",
+            "Service whose EndpointSlices list the agents."),
+    Setting("agents_port_name", _PREFIX + "AGENTS_PORT_NAME", None, _port_name, "must be the name of a port",
+            "Port of that Service; its only or first one by default."),
+    Setting("tls_ca_file", _PREFIX + "TLS_CA_FILE", None, _path, _PATH,
+            "Authorities that the agents' certificates must come from, PEM."),
+    Setting("tls_cert_file", _PREFIX + "TLS_CERT_FILE", None, _path, _PATH, "Our client certificate chain, PEM."),
+    Setting("tls_key_file", _PREFIX + "TLS_KEY_FILE", None, _path, _PATH, "The certificate's private key, PEM."),
+    # The Nodes.
+    Setting("lifecycle", "COCOON_NODE_LIFECYCLE", "auto", _one_of("auto", "own", "external"),
+            "must be auto, own or external",
+            "Who renews the Node's Lease and sets Ready: we, somebody else, or found out."),
+    Setting("adopt_nodes", _PREFIX + "ADOPT_NODES", "false", _boolean, "must be true or false",
+            "Write labels and capacity of Nodes that others registered, even without the cocoon-vm role label."),
+    Setting("registration_taint", _PREFIX + "REGISTRATION_TAINT", "true", _boolean, "must be true or false",
+            "Register Nodes with the taint virtual-kubelet.io/provider=cocoon:NoSchedule."),
+    # How it is watched.
+    Setting("http_listen", _PREFIX + "HTTP_LISTEN", "127.0.0.1:7445", _http_address, "must be HOST:PORT or off",
+            "Where /healthz, /readyz and /metrics are served."),
+    Setting("log_format", _PREFIX + "LOG_FORMAT", "text", _one_of("text", "json"), "must be text or json",
+            "Form of log records on standard error."),
+    Setting("log_level", _PREFIX + "LOG_LEVEL", "info", _one_of("debug", "info", "warning", "error"),
+            "must be debug, info, warning or error", "Least severity that is logged."),
+    Setting("ready_file", _PREFIX + "READY_FILE", None, _file, "must be the path of a file",
+            "Written once everything is ready: a JSON object with the HTTP address."),
+)
+# fmt: on
+
+
+def gather_values(
+    options: Mapping[str, str | None], environ: Mapping[str, str], path: str | None
+) -> tuple[list[EffectiveValue], list[str]]:
+    """Return the effective texts with their sources, and what is wrong with the settings file."""
+    return gather(SETTINGS, options, environ, path or environ.get(CONFIG_FILE_VARIABLE) or None, _PREFIX)
+
+
+def load_settings(
+    options: Mapping[str, str | None],
+    environ: Mapping[str, str],
+    path: str | None = None,
+    *,
+    needs_cluster: bool = True,
+    needs_agents: bool = True,
+) -> Settings:
+    """Return the settings. Raises `SettingsError` with every problem.
+
+    `needs_cluster` and `needs_agents` say what the command cannot do without.
+    """
+    values, problems = gather_values(options, environ, path)
+    parsed, wrong = parse_all(values)
+    problems += wrong
+    problems += _conflicts(parsed)
+    named = {value.setting.name for value in values if value.text is not None}
+    if needs_cluster and not (named & {"kubeconfig"} or parsed.get("in_cluster")):
+        problems.append("the cluster to write to is not named: give --kubeconfig FILE or --in-cluster")
+    if needs_agents and not named & set(_AGENT_SOURCES):
+        problems.append("no agents are named: give --agents, --agents-file, --agents-dns or --agents-service")
+    if problems:
+        raise SettingsError(problems)
+    # The parsers of the table give the types of the struct's fields.
+    return Settings(**parsed)  # type: ignore[arg-type]
+
+
+def _conflicts(parsed: Mapping[str, object]) -> list[str]:
+    """Rules over several settings; one whose part has a problem already is left out."""
+    problems: list[str] = []
+    if parsed.get("kubeconfig") and parsed.get("in_cluster"):
+        problems.append("--kubeconfig and --in-cluster name two clusters: give one of them")
+    given = [name for name in _TLS if parsed.get(name)]
+    if 0 < len(given) < len(_TLS):
+        missing = ", ".join(_PREFIX + name.upper() for name in _TLS if name not in given)
+        problems.append(f"TLS needs the agents' authorities, our certificate and its key together; missing: {missing}")
+    agents = cast("tuple[AgentEndpoint, ...]", parsed.get("agents") or ())
+    problems += [
+        f"{_PREFIX}AGENTS: {endpoint.node_name}={endpoint.address}: {problem}"
+        for endpoint in agents
+        if (problem := plain_text_problem(endpoint, tls=bool(given)))
+    ]
+    dns = parsed.get("agents_dns")
+    if given and isinstance(dns, str) and not dns.startswith("_"):
+        problems.append(f"{_PREFIX}AGENTS_DNS={dns}: with TLS only SRV records will do, addresses carry no node name")
+    return problems

@@ -1,0 +1,1 @@
+"""What the controller shows over HTTP: health, readiness with reasons, metrics."""
