@@ -1,0 +1,1 @@
+"""End to end: real agents, the real controller, a real control plane."""

@@ -1,0 +1,69 @@
+"""`./run demo` as a stranger starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from devenv.control_plane import ControlPlane
+from devenv.kube_api import KubeApi
+from devenv.toolchain import REPOSITORY
+from tests.support.waiting import wait_for
+
+_DEMO = [str(REPOSITORY / "run"), "demo"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("output", "parse"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_once_prints_exactly_the_node_and_ends(output: str, parse: object) -> None:
+    answer = subprocess.run(
+        [*_DEMO, "--once", "-o", output], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert callable(parse)
+    node = parse(answer.stdout)
+
+    assert (node["kind"], node["metadata"]["name"]) == ("Node", "demo")
+    assert node["status"]["capacity"]["cpu"] == str(os.sysconf("SC_NPROCESSORS_CONF"))
+    assert "the agent at" in answer.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_given_cluster_is_used_named_and_left_as_it_was(control_plane: ControlPlane, kube: KubeApi) -> None:
+    kubeconfig = control_plane.kubeconfig()
+    answer = subprocess.run([*_DEMO, "--once", "--kubeconfig", kubeconfig], capture_output=True, text=True, check=False)
+
+    assert answer.returncode == 0, answer.stderr
+    assert str(kubeconfig) in answer.stderr
+    assert "cocoonstack.io/pool=default" in answer.stdout
+    assert kube.find("/api/v1/nodes/demo") is None
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_ends_everything_and_leaves_nothing(control_plane: ControlPlane, kube: KubeApi, tmp_path: Path) -> None:
+    log = tmp_path / "demo.log"
+    with log.open("w") as output:
+        demo = subprocess.Popen(
+            [*_DEMO, "--kubeconfig", control_plane.kubeconfig()],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        wait_for(lambda: "Ctrl-C ends it" in log.read_text() or demo.poll() is not None, 120, what="the demo running")
+        children = psutil.Process(demo.pid).children(recursive=True)
+        assert len(children) == 2, log.read_text()
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(60) == 0, log.read_text()
+    finally:
+        demo.kill()
+        demo.wait()
+    assert not [child.pid for child in children if child.is_running()]
+    assert kube.find("/api/v1/nodes/demo") is None

@@ -1,0 +1,178 @@
+"""What the controller writes to a Node and what it leaves alone, told by the API server's own audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from devenv.cocoon_programs import AgentProcess, ControllerProcess
+from devenv.credentials import CONTROLLER_USER
+from devenv.kube_api import Json, KubeApi
+from tests.support import cluster
+from tests.support.audit import LEASES, AuditLog
+from tests.support.waiting import wait_for
+
+_CLASS = {"VK_SNAPSHOT_CPU_CLASS": "class-a"}
+
+
+def _labels(kube: KubeApi, name: str) -> dict[str, str]:
+    labels: dict[str, str] = kube.get(f"{cluster.NODES}/{name}")["metadata"]["labels"]
+    return labels
+
+
+def _figures(node: Json) -> tuple[Json, Json, Json]:
+    return node["metadata"]["labels"], node["status"]["capacity"], node["status"]["allocatable"]
+
+
+def _wait_pool(kube: KubeApi, name: str, pool: str) -> None:
+    wait_for(lambda: _labels(kube, name)[cluster.POOL] == pool, 30, what=f"pool {pool} on Node {name}")
+
+
+def test_a_cleared_class_leaves_the_node_and_nothing_else_is_written(
+    agent_process: Callable[..., AgentProcess],
+    controller_process: Callable[..., ControllerProcess],
+    kube: KubeApi,
+    other_writer: KubeApi,
+    audit: AuditLog,
+) -> None:
+    """F9, F12: the class is cleared in the settings and the agent restarted; labels of others stay."""
+    agent = agent_process(_CLASS)
+    controller_process(agent)
+    before = cluster.wait_ready(kube, agent.node_name)
+    assert before["metadata"]["labels"][cluster.CPU_CLASS] == "class-a"
+    other_writer.merge(f"{cluster.NODES}/{agent.node_name}", {"metadata": {"labels": {"somebody": "else"}}})
+
+    mark = audit.mark()
+    agent.settings["VK_SNAPSHOT_CPU_CLASS"] = ""
+    agent.restart()
+    wait_for(lambda: cluster.CPU_CLASS not in _labels(kube, agent.node_name), 30, what="the class label going")
+
+    after = kube.get(f"{cluster.NODES}/{agent.node_name}")
+    assert after["metadata"]["labels"] == {
+        **{key: value for key, value in before["metadata"]["labels"].items() if key != cluster.CPU_CLASS},
+        "somebody": "else",
+    }
+    writes = cluster.node_writes(audit, mark, agent.node_name)
+    assert [(write.verb, write.subresource, write.status) for write in writes] == [("patch", "", 200)]
+
+
+def test_a_class_cleared_while_the_controller_was_away_goes_too(
+    agent_process: Callable[..., AgentProcess],
+    controller_process: Callable[..., ControllerProcess],
+    kube: KubeApi,
+) -> None:
+    """F9, with the controller restarted in between."""
+    agent = agent_process(_CLASS)
+    controller = controller_process(agent)
+    cluster.wait_ready(kube, agent.node_name)
+    wait_for(lambda: _labels(kube, agent.node_name).get(cluster.CPU_CLASS) == "class-a", 10)
+
+    controller.stop()
+    agent.settings["VK_SNAPSHOT_CPU_CLASS"] = ""
+    agent.restart()
+    controller.start()
+
+    wait_for(lambda: cluster.CPU_CLASS not in _labels(kube, agent.node_name), 30, what="the class label going")
+
+
+def test_a_class_label_that_somebody_else_wrote_too_disappears_when_cleared(
+    agent_process: Callable[..., AgentProcess],
+    controller_process: Callable[..., ControllerProcess],
+    kube: KubeApi,
+    other_writer: KubeApi,
+) -> None:
+    """F9: un-applying leaves a key with two owners on the Node; it must go all the same."""
+    agent = agent_process(_CLASS)
+    controller_process(agent)
+    cluster.wait_ready(kube, agent.node_name)
+    path = f"{cluster.NODES}/{agent.node_name}"
+    shared = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": agent.node_name, "labels": {cluster.CPU_CLASS: "class-a"}},
+    }
+    other_writer.apply(path, shared, manager="somebody-else", force=False)
+
+    agent.settings["VK_SNAPSHOT_CPU_CLASS"] = ""
+    agent.restart()
+
+    wait_for(lambda: cluster.CPU_CLASS not in _labels(kube, agent.node_name), 30, what="the shared label going")
+
+
+def test_a_restart_with_the_same_settings_sends_no_writing_request(
+    agent_process: Callable[..., AgentProcess],
+    controller_process: Callable[..., ControllerProcess],
+    kube: KubeApi,
+    audit: AuditLog,
+) -> None:
+    """F10, for the agent and for the controller; leases, which are renewed on their own, are not counted.
+
+    That a restart was noticed cannot be seen from a write that must not happen: the next change is waited for, and
+    what was written up to it is that change alone.
+    """
+    agent = agent_process()
+    controller = controller_process(agent)
+    cluster.wait_ready(kube, agent.node_name)
+
+    mark = audit.mark()
+    agent.restart()
+    controller.stop()
+    controller.start()
+    agent.restart()
+    agent.settings["VK_NODE_POOL"] = "after"
+    agent.restart()
+    _wait_pool(kube, agent.node_name, "after")
+
+    writes = [write for write in audit.writes(mark, user=CONTROLLER_USER) if write.resource != LEASES]
+    assert [(write.verb, write.resource, write.subresource) for write in writes] == [("patch", "nodes", "")]
+
+
+def test_a_killed_controller_changes_no_label_and_no_figure(
+    agent_process: Callable[..., AgentProcess],
+    controller_process: Callable[..., ControllerProcess],
+    kube: KubeApi,
+    audit: AuditLog,
+) -> None:
+    agent = agent_process(_CLASS)
+    controller = controller_process(agent)
+    before = cluster.wait_ready(kube, agent.node_name)
+    lease = f"{cluster.LEASES}/{agent.node_name}"
+
+    mark = audit.mark()
+    controller.kill()
+    renewed = kube.get(lease)["spec"]["renewTime"]
+    controller.start()
+    wait_for(lambda: kube.get(lease)["spec"]["renewTime"] != renewed, 30, what="the lease renewed again")
+
+    after = kube.get(f"{cluster.NODES}/{agent.node_name}")
+    assert _figures(after) == _figures(before)
+    touched = [write.request for write in cluster.node_writes(audit, mark, agent.node_name)]
+    assert touched == []
+
+
+def test_a_second_manager_is_met_without_a_write_war(
+    agent_process: Callable[..., AgentProcess],
+    controller_process: Callable[..., ControllerProcess],
+    kube: KubeApi,
+    other_writer: KubeApi,
+    audit: AuditLog,
+) -> None:
+    """F12: a field is taken back once; changed again at once, it is left alone for ten minutes."""
+    agent = agent_process({"VK_NODE_POOL": "ours"})
+    controller_process(agent)
+    cluster.wait_ready(kube, agent.node_name)
+    path = f"{cluster.NODES}/{agent.node_name}"
+
+    def take(pool: str) -> None:
+        other_writer.merge(path, {"metadata": {"labels": {cluster.POOL: pool}}}, manager="somebody-else")
+
+    mark = audit.mark()
+    take("theirs")
+    _wait_pool(kube, agent.node_name, "ours")
+    for number in range(20):
+        take(f"theirs-{number}")
+    # Something of ours that must still be written proves that the controller has seen the Node since.
+    other_writer.merge(path, {"metadata": {"labels": {cluster.ROLE: None}}}, manager="somebody-else")
+    wait_for(lambda: cluster.ROLE in _labels(kube, agent.node_name), 30, what="another field being taken back")
+
+    assert _labels(kube, agent.node_name)[cluster.POOL] == "theirs-19"
+    assert len(cluster.node_writes(audit, mark, agent.node_name)) <= 3
