@@ -29,6 +29,9 @@ def main() -> int:
     except DevenvError as error:
         say(f"run: {error}")
         return 1
+    except KeyboardInterrupt:
+        say("run: interrupted; the next call starts over")
+        return 130
     return 0
 
 
