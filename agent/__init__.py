@@ -1,1 +1,1 @@
-"""The agent on every VM host: what the host has, and the snapshots on its disk."""
+"""The agent: on every VM host, answers what the host has and keeps its VM snapshots."""

@@ -1,0 +1,209 @@
+"""The agent put together: what reads, what answers, and how it starts and ends.
+
+Why this exists: this is the one place that knows all parts. Each part is given what it needs and knows no other.
+"""
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from agent.config import Settings
+from agent.resources.facts import first_ipv4_address, read_facts
+from agent.resources.message import report_message
+from agent.resources.metrics import ResourceMetrics
+from agent.resources.monitor import HostMonitor, ProbesFailedError, host_report
+from agent.resources.reader import ResourceReader, StorageInputs
+from agent.resources.report import with_transition_times
+from agent.resources.service import SERVICE_NAME, NodeResourcesService
+from agent.resources.snapshot_view import NoSnapshots, SnapshotView
+from agent.rpc.authorization import Authorization
+from agent.rpc.guard import CallGuard
+from agent.rpc.metrics import CallMetrics, MetricsPage
+from agent.rpc.server import ListenError, RpcServer
+from agent.rpc.tls import TlsFiles, TlsFilesError
+from agent.supervisor import notify_supervisor, write_ready_file
+from cocoonstack.node.v1 import node_resources_pb2 as pb
+from common.http_listener import HttpListener, Page
+from common.logging import fields
+from common.version import VERSION
+
+_LOG = logging.getLogger(__name__)
+_SNAPSHOT_SERVICE_NAME = "cocoonstack.node.v1.SnapshotCache"
+# Far above the library's defaults: a pass over everything allocated at start is the longest pause there is.
+_GC_THRESHOLDS = (20_000, 20, 50)
+
+
+class StartError(Exception):
+    """The agent cannot start; `str()` says what is wrong and what to do. `status` is the exit status."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def host_problems(settings: Settings) -> list[str]:
+    """Return what of this host contradicts the settings, as sentences that name variable, value and rule."""
+    problems = []
+    if settings.node_storage_bytes is None and not os.path.isdir(settings.root_dir):
+        problems.append(
+            f'COCOON_ROOT_DIR="{settings.root_dir}": must be an existing directory; is its disk mounted?'
+            " (VK_NODE_STORAGE sets the storage without it)"
+        )
+    if node_ip(settings) is None:
+        problems.append("VK_NODE_IP: must be set, because no interface that is up has a non-loopback IPv4 address")
+    return problems
+
+
+def node_ip(settings: Settings) -> str | None:
+    """Return the Node's InternalIP: the configured one, or this host's first."""
+    return settings.node_ip or first_ipv4_address()
+
+
+def probe_once(settings: Settings) -> pb.NodeResourcesReport:
+    """Read the host once, without a server; raises `StartError` when a resource cannot be read."""
+    facts = read_facts(settings.procfs, settings.sysfs, settings.etcfs)
+    reader = ResourceReader(settings)
+    reader.read_fixed()
+    reader.read_storage(StorageInputs())
+    resources = reader.resources()
+    if resources is None:
+        raise StartError("\n".join(str(problem) for problem in reader.problems))
+    report = host_report(settings, facts, node_ip(settings) or "", resources, reader.problems)
+    dated = replace(report, conditions=with_transition_times(report.conditions, (), time.time()))
+    return report_message(dated, instance_id="", revision=0)
+
+
+async def serve(settings: Settings) -> None:
+    """Run the agent until SIGTERM or SIGINT; raises `StartError`."""
+    if problems := host_problems(settings):
+        raise StartError("\n".join(problems), status=2)
+    stopped = _stop_signal()
+    async with contextlib.AsyncExitStack() as stack:
+        agent = Agent(settings, NoSnapshots())
+        await stack.enter_async_context(agent.running())
+        waiting = {asyncio.ensure_future(stopped.wait()), asyncio.ensure_future(agent.failed())}
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        notify_supervisor("STOPPING=1")
+        _LOG.info("stopping")
+
+
+class Agent:
+    """All parts of one agent; `running` holds them up, `failed` ends with the error of the first that breaks."""
+
+    def __init__(self, settings: Settings, snapshots: SnapshotView) -> None:
+        self._settings = settings
+        self._tls = _tls_files(settings)
+        self._calls = CallMetrics()
+        authorization = Authorization(
+            settings.tls_controller_names, settings.tls_viewer_names, mutual_tls=self._tls is not None
+        )
+        self._server = RpcServer(CallGuard(authorization, self._calls))
+        self._resources = NodeResourcesService()
+        self._server.add_service(SERVICE_NAME, self._resources.handlers())
+        # The snapshot cache is put in here: its view to the monitor, its handlers to the server.
+        self._server.declare_service(_SNAPSHOT_SERVICE_NAME)
+        facts = read_facts(settings.procfs, settings.sysfs, settings.etcfs)
+        self._monitor = HostMonitor(settings, facts, node_ip(settings) or "", self._resources, snapshots)
+        self._metrics = MetricsPage()
+        self._metrics.add(self._calls)
+        self._metrics.add(ResourceMetrics(self._resources, self._monitor))
+        self._http = HttpListener({"/healthz": _healthy, "/readyz": self._ready, "/metrics": self._metrics_page})
+        self._work: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Listen and read the host while the block runs; raises `StartError` when an address is not free."""
+        addresses, http_address = await self._listen()
+        self._work = asyncio.create_task(self._read_host(addresses, http_address))
+        heartbeat = asyncio.create_task(self._resources.beat())
+        try:
+            yield
+        finally:
+            for task in (self._work, heartbeat):
+                task.cancel()
+            await asyncio.gather(self._work, heartbeat, return_exceptions=True)
+            self._resources.close()
+            await self._server.stop()
+            await self._http.close()
+
+    async def failed(self) -> None:
+        """Wait for the part that reads the host; it ends only by an error, which is raised as `StartError`."""
+        if self._work is not None:
+            await self._work
+
+    async def _listen(self) -> tuple[tuple[str, ...], str]:
+        try:
+            credentials = self._tls.credentials() if self._tls else None
+            addresses = await self._server.start(self._settings.listen, credentials)
+            http_address = ""
+            if self._settings.http_listen is not None:
+                where = self._settings.http_listen
+                http_address = await self._http.start(where.host, where.port)
+        except TlsFilesError as error:
+            raise StartError(f"COCOON_NODE_TLS_CERT_FILE, _KEY_FILE, _CLIENT_CA_FILE: {error}", status=2) from None
+        except ListenError as error:
+            raise StartError(f"COCOON_NODE_LISTEN: {error}") from None
+        except OSError as error:
+            await self._server.stop()
+            raise StartError(
+                f'COCOON_NODE_HTTP_LISTEN="{self._settings.http_listen}": {os.strerror(error.errno or 0)};'
+                " choose another address, or off"
+            ) from None
+        _LOG.info("listening", extra=fields(addresses=list(addresses), http=http_address, version=VERSION))
+        return addresses, http_address
+
+    async def _read_host(self, addresses: tuple[str, ...], http_address: str) -> None:
+        try:
+            await self._monitor.first_report()
+        except ProbesFailedError as error:
+            raise StartError(f"the host could not be read: {error}") from None
+        await self._server.set_serving()
+        if self._settings.ready_file is not None:
+            write_ready_file(
+                self._settings.ready_file, json.dumps({"addresses": list(addresses), "http": http_address})
+            )
+        notify_supervisor("READY=1")
+        _LOG.info("serving", extra=fields(node=self._settings.node_name, instance=self._resources.instance_id))
+        gc.set_threshold(*_GC_THRESHOLDS)
+        gc.freeze()
+        await self._monitor.run()
+
+    async def _ready(self) -> Page:
+        if self._resources.report is None:
+            return Page(503, b"the host has not been read yet\n")
+        return Page(200, b"ok\n")
+
+    async def _metrics_page(self) -> Page:
+        return Page(200, await self._metrics.text(), self._metrics.content_type)
+
+
+async def _healthy() -> Page:
+    return Page(200, b"ok\n")
+
+
+def _tls_files(settings: Settings) -> TlsFiles | None:
+    if settings.tls_cert_file is None or settings.tls_key_file is None or settings.tls_client_ca_file is None:
+        return None
+    return TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
+
+
+def _stop_signal() -> asyncio.Event:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    return stopped

@@ -1,0 +1,141 @@
+"""What the commands print: tables for people, JSON and YAML with the API's names for programs.
+
+Why this exists: the tables may change with every version, the JSON may not; only this module knows either.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import click
+from google.protobuf.json_format import MessageToDict
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agent.resources.capacity import HUGEPAGES_PREFIX, quantity_text
+from cocoonstack.node.v1 import node_resources_pb2 as pb
+from common.logging import printable
+
+
+def print_report(report: pb.NodeResourcesReport, output: str) -> None:
+    """Print a report as `table`, `json` or `yaml`."""
+    if output != "table":
+        _print_data(MessageToDict(report, always_print_fields_with_no_presence=True), output)
+        return
+    console = _console()
+    host = report.host
+    facts = (host.cpu_model, host.architecture, host.os_image, f"Linux {host.kernel_version}")
+    console.print(Text(f"{report.node_name}  {', '.join(printable(fact) for fact in facts if fact)}", style="bold"))
+    amounts = _table("RESOURCE", "CAPACITY", "ALLOCATABLE", "FROM")
+    for entry in report.resources:
+        amounts.add_row(
+            entry.name, report.capacity[entry.name], report.allocatable[entry.name], printable(entry.origin)
+        )
+    console.print(amounts)
+    console.print(f"reserve  {report.reserve_percent} %", highlight=False)
+    for address in report.addresses:
+        console.print(Text(f"{address.type}  {address.address}"))
+    for key, value in sorted(report.labels.items()):
+        console.print(Text(f"label  {key}={value}"))
+    for condition in report.conditions:
+        if condition.status == pb.CONDITION_STATUS_TRUE:
+            console.print(Text(f"{condition.type}  {printable(condition.message)}", style="yellow"))
+
+
+def print_explanation(report: pb.NodeResourcesReport, resource: str | None) -> None:
+    """Print how the numbers of one resource, or of all, come about."""
+    console = _console()
+    for entry in report.resources:
+        if resource is not None and entry.name != resource:
+            continue
+        source = "set by the operator" if entry.source == pb.RESOURCE_SOURCE_OVERRIDDEN else "read from the host"
+        console.print(Text(f"{entry.name}  {source}: {printable(entry.origin)}", style="bold"))
+        steps = _table("STEP", "VALUE", _unit(entry.name).upper(), right=(1, 2))
+        steps.add_row("raw", quantity_text(entry.name, entry.raw_value), str(entry.raw_value))
+        for step in entry.adjustments:
+            steps.add_row(step.reason, _signed(entry.name, step.value), f"{step.value:+d}")
+        steps.add_row("allocatable", report.allocatable[entry.name], str(entry.allocatable_value))
+        steps.add_row("capacity", report.capacity[entry.name], str(entry.capacity_value))
+        console.print(steps)
+        if entry.name == "memory":
+            _print_overcommitment(console, report)
+
+
+def print_settings(values: Sequence[Mapping[str, str | None]], output: str) -> None:
+    """Print effective settings; each has `variable`, `value` (None when unset) and `source`."""
+    if output != "table":
+        _print_data(list(values), output)
+        return
+    table = _table("VARIABLE", "VALUE", "SOURCE")
+    for value in values:
+        text = value["value"]
+        table.add_row(value["variable"], "-" if text is None else printable(text), printable(value["source"] or ""))
+    _console().print(table)
+
+
+def _print_overcommitment(console: Console, report: pb.NodeResourcesReport) -> None:
+    for condition in report.conditions:
+        if condition.type == "CocoonMemoryOvercommitted" and condition.status == pb.CONDITION_STATUS_TRUE:
+            console.print(Text(printable(condition.message), style="yellow"))
+
+
+def _print_data(data: object, output: str) -> None:
+    text = json.dumps(data, indent=2, sort_keys=True)
+    if output == "json":
+        click.echo(text)
+        return
+    click.echo("\n".join(_yaml_lines(json.loads(text), 0)))
+
+
+def _yaml_lines(data: object, indent: int) -> list[str]:
+    """Return YAML of maps, lists and scalars; every scalar is JSON, which YAML reads as it is."""
+    pad = "  " * indent
+    if isinstance(data, dict) and data:
+        lines = []
+        for key, value in data.items():
+            lines += _yaml_entry(f"{pad}{_yaml_key(key)}:", value, indent)
+        return lines
+    if isinstance(data, list) and data:
+        lines = []
+        for value in data:
+            nested = _yaml_lines(value, indent + 1)
+            lines += [f"{pad}- {nested[0].lstrip()}", *nested[1:]]
+        return lines
+    return [pad + json.dumps(data)]
+
+
+def _yaml_entry(key: str, value: object, indent: int) -> list[str]:
+    if isinstance(value, dict | list) and value:
+        return [key, *_yaml_lines(value, indent + 1)]
+    return [f"{key} {json.dumps(value)}"]
+
+
+def _yaml_key(key: str) -> str:
+    return key if key.isidentifier() else json.dumps(key)
+
+
+def _table(*columns: str, right: Sequence[int] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number in right else "left", overflow="fold")
+    return table
+
+
+def _console() -> Console:
+    # Piped output has no width of its own, and wrapped columns are useless to whoever reads the pipe.
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 200
+    return console
+
+
+def _unit(resource: str) -> str:
+    if resource == "cpu":
+        return "millicores"
+    is_bytes = resource in {"memory", "ephemeral-storage"} or resource.startswith(HUGEPAGES_PREFIX)
+    return "bytes" if is_bytes else "count"
+
+
+def _signed(resource: str, value: int) -> str:
+    text = quantity_text(resource, value)
+    return text if text.startswith("-") else f"+{text}"

@@ -1,0 +1,1 @@
+"""How the agent answers: server, limits, error mapping, health, reflection, metrics, who may call."""

@@ -1,0 +1,147 @@
+"""The gRPC server: addresses, keepalive, health, reflection, and an orderly end.
+
+Why this exists: everything a connection can do to us or we to it is set here once, the same for every service.
+"""
+
+from __future__ import annotations  # grpc's classes take type arguments in stubs only
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor, descriptor_pb2, descriptor_pool
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships without types
+from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # ships without types
+    reflection,
+    reflection_pb2,
+    reflection_pb2_grpc,
+)
+
+from agent.config_values import ListenAddress
+from agent.rpc.guard import CallGuard
+from agent.rpc.unix_socket import UnixSocketPath
+
+_GRACE_SECONDS = 2.0
+_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+_OPTIONS = (
+    # Two agents on one port would each answer half of the calls.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+    # Clients ping an idle connection; with the library's minimum of five minutes that ends in too_many_pings.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Our own pings notice a client that is gone without a word, so that its watches end.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_REFLECTION_V1ALPHA = reflection.SERVICE_NAME
+_REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
+_REFLECTION_V1_FILE = "grpc/reflection/v1/reflection.proto"
+
+
+class ListenError(Exception):
+    """An address cannot be listened on; `str()` names it and says why."""
+
+
+class RpcServer:
+    """Bind with `start`, say that all is well with `set_serving`, end with `stop`."""
+
+    def __init__(self, guard: CallGuard) -> None:
+        self._server = grpc.aio.server(interceptors=(guard,), options=_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        self._services: list[str] = []
+        self._sockets: list[UnixSocketPath] = []
+
+    def add_service(self, name: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
+        """Serve a service's methods; before `start`."""
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, dict(handlers)),))
+        self._services.append(name)
+
+    def declare_service(self, name: str) -> None:
+        """List a service in reflection that nobody serves yet: its calls end with UNIMPLEMENTED."""
+        self._services.append(name)
+
+    async def start(
+        self, addresses: Iterable[ListenAddress], credentials: grpc.ServerCredentials | None
+    ) -> tuple[str, ...]:
+        """Bind every address, with TLS where it is not local and credentials are given; return them as bound.
+
+        Raises `ListenError`.
+        """
+        await self._add_health_and_reflection()
+        bound = tuple([self._bind(address, credentials) for address in addresses])
+        await self._server.start()
+        for socket_path in self._sockets:
+            socket_path.close_to_others()
+        return bound
+
+    async def set_serving(self) -> None:
+        """Let health answer SERVING, for the server and for each service."""
+        for name in ("", *self._services):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop(self) -> None:
+        """Let health answer NOT_SERVING, let running calls end for a moment, then cut them off."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(_GRACE_SECONDS)
+        for socket_path in self._sockets:
+            socket_path.remove()
+
+    def _bind(self, address: ListenAddress, credentials: grpc.ServerCredentials | None) -> str:
+        if address.unix_path:
+            try:
+                self._sockets.append(UnixSocketPath.prepare(address.unix_path))
+            except OSError as error:
+                raise ListenError(f"{address}: {error}") from None
+        try:
+            if credentials is None or address.unix_path:
+                port = self._server.add_insecure_port(str(address))
+            else:
+                port = self._server.add_secure_port(str(address), credentials)
+        except RuntimeError:
+            raise ListenError(f"{address}: the address is in use or not this host's") from None
+        return str(address) if address.unix_path else str(ListenAddress(address.host, port))
+
+    async def _add_health_and_reflection(self) -> None:
+        for name in ("", *self._services):
+            await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        _describe_reflection_v1()
+        names = (*self._services, health.SERVICE_NAME, _REFLECTION_V1ALPHA, _REFLECTION_V1)
+        servicer = reflection.aio.ReflectionServicer(names)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self._server)
+        # The two versions differ in the package's name only; the library ships the older one.
+        handler = grpc.stream_stream_rpc_method_handler(
+            servicer.ServerReflectionInfo,
+            reflection_pb2.ServerReflectionRequest.FromString,
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(_REFLECTION_V1, {"ServerReflectionInfo": handler}),)
+        )
+
+
+def _describe_reflection_v1() -> None:
+    """Add the descriptors of reflection v1 to the pool, so that a client can ask what it is talking to."""
+    pool = descriptor_pool.Default()
+    try:
+        pool.FindFileByName(_REFLECTION_V1_FILE)
+    except KeyError:
+        pool.Add(_renamed(reflection_pb2.DESCRIPTOR))
+
+
+def _renamed(older: descriptor.FileDescriptor) -> descriptor_pb2.FileDescriptorProto:
+    """Return the description of reflection v1alpha under the names of v1, which has the same messages."""
+    file = descriptor_pb2.FileDescriptorProto()
+    older.CopyToProto(file)
+    old, new = f".{file.package}.", ".grpc.reflection.v1."
+    file.name, file.package = _REFLECTION_V1_FILE, "grpc.reflection.v1"
+    for message in file.message_type:
+        for field in message.field:
+            field.type_name = field.type_name.replace(old, new)
+    for method in file.service[0].method:
+        method.input_type = method.input_type.replace(old, new)
+        method.output_type = method.output_type.replace(old, new)
+    return file
