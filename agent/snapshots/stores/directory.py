@@ -196,7 +196,7 @@ def _read_directory(root: int, name: str) -> DirectoryContents | None:
     except FileNotFoundError:
         return None
     try:
-        return read_contents(directory, device=os.fstat(root).st_dev)
+        return read_contents(directory, os.fstat(directory))
     finally:
         os.close(directory)
 

@@ -22,7 +22,6 @@ from agent.snapshots.stores.scan import (
     OPEN_DIRECTORY,
     DirectoryContents,
     describe,
-    directory_signature,
     has_vanished,
     judge,
     read_contents,
@@ -56,6 +55,7 @@ class StoreScan:
         self._root = root
         self._device = os.fstat(root).st_dev
         self._now_ns = time.time_ns()
+        self._recent_ns = self._now_ns - COARSE_STAMP_NANOSECONDS
         self._foreign_count = 0
         self._foreign_examples: list[str] = []
 
@@ -114,7 +114,7 @@ class StoreScan:
             if status.st_dev != self._device:
                 return None, 0
             signature = self._signature(status)
-            contents = read_contents(directory, device=self._device)
+            contents = read_contents(directory, status)
             if is_pending:
                 return _pending(name, directory, contents), signature
             if contents.metadata is None:
@@ -139,9 +139,15 @@ class StoreScan:
         return names
 
     def _signature(self, status: os.stat_result) -> int:
-        changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
-        resolution = COARSE_STAMP_NANOSECONDS if changed_ns % 1_000_000_000 == 0 else FINE_STAMP_NANOSECONDS
-        return 0 if self._now_ns - changed_ns < resolution else directory_signature(status)
+        # Whatever changes a directory's entries sets its change time, which nobody can set back.
+        changed_ns = status.st_ctime_ns
+        if changed_ns > self._recent_ns and self._may_change_unseen(changed_ns):
+            return 0
+        return hash((status.st_dev, status.st_ino, status.st_mtime_ns, changed_ns))
+
+    def _may_change_unseen(self, changed_ns: int) -> bool:
+        is_coarse = changed_ns % 1_000_000_000 == 0
+        return is_coarse or changed_ns > self._now_ns - FINE_STAMP_NANOSECONDS
 
     def _note_foreign(self, name: str, what: str) -> None:
         self._foreign_count += 1

@@ -22,24 +22,23 @@ MAX_ENVELOPE_BYTES = 1 << 20
 MAX_ID_CHARACTERS = 128
 MAX_TEXT_CHARACTERS = 512
 _MIB = 1 << 20
-_MEMORY_IMAGES = ("memory-ranges", "mem")
-_RAW_OVERLAY = "cow.raw"
 _LAST_USE_KEYS = ("last_accessed_at", "last_access_at", "last_access", "last_used_at")
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
     """What a snapshot's metadata says: empty or 0 for what it does not. `recorded_sizes` are bytes by file name."""
 
-    snapshot_id: str = ""
+    snapshot_id: str = msgspec.field(default="", name="id")
     name: str = ""
     image: str = ""
     hypervisor: str = ""
-    cpu_count: int = 0
-    memory_bytes: int = 0
-    storage_bytes: int = 0
+    cpu_count: int = msgspec.field(default=0, name="cpu")
+    memory_bytes: int = msgspec.field(default=0, name="memory")
+    storage_bytes: int = msgspec.field(default=0, name="storage")
+    # Nothing below is decoded by this struct: any value of these keys leads to the lenient way.
     created_at: float = 0.0
-    last_use_at: float = 0.0
-    recorded_sizes: tuple[tuple[str, int], ...] = ()
+    last_use_at: float = msgspec.field(default=0.0, name="last_accessed_at")
+    recorded_sizes: tuple[tuple[str, int], ...] = msgspec.field(default=(), name="files")
     problems: tuple[str, ...] = ()
 
 
@@ -51,26 +50,13 @@ class EnvelopeTooNewError(ValueError):
     """The metadata has a version this program does not know: a problem, not a verdict."""
 
 
-class _Config(msgspec.Struct, gc=False):
-    id: str = ""
-    name: str = ""
-    image: str = ""
-    cpu: int = 0
-    memory: int = 0
-    storage: int = 0
-    hypervisor: str = ""
-    created_at: str = ""
-    last_accessed_at: str = ""
-    files: msgspec.Raw | None = None
-
-
-class _Envelope(msgspec.Struct, gc=False):
+class _PlainEnvelope(msgspec.Struct, gc=False):
     version: int
-    config: _Config
+    config: Envelope
     files: msgspec.Raw | None = None
 
 
-_decode_plain = msgspec.json.Decoder(_Envelope).decode
+_decode_plain = msgspec.json.Decoder(_PlainEnvelope).decode
 _decode_anything = msgspec.json.Decoder().decode
 
 
@@ -81,21 +67,18 @@ def decode_envelope(data: bytes) -> Envelope:
     except msgspec.MsgspecError:
         return _decode_leniently(data)
     config = plain.config
-    if plain.version != 1 or plain.files is not None or config.files is not None:
-        return _decode_leniently(data)
-    if not config.name or not 0 < len(config.id) <= MAX_ID_CHARACTERS or config.created_at or config.last_accessed_at:
-        return _decode_leniently(data)
-    if min(config.cpu, config.memory, config.storage) < 0 or len(data) > MAX_TEXT_CHARACTERS * 4:
-        return _decode_leniently(data)
-    return Envelope(
-        snapshot_id=config.id,
-        name=config.name,
-        image=config.image,
-        hypervisor=config.hypervisor,
-        cpu_count=config.cpu,
-        memory_bytes=config.memory,
-        storage_bytes=config.storage,
+    is_plain = (
+        plain.version == 1
+        and plain.files is None
+        and config.created_at == config.last_use_at == 0.0
+        and not config.recorded_sizes
+        and not config.problems
+        and config.name
+        and 0 < len(config.snapshot_id) <= MAX_ID_CHARACTERS
+        and len(data) <= MAX_TEXT_CHARACTERS * 4
+        and config.cpu_count >= 0 <= config.memory_bytes
     )
+    return config if is_plain else _decode_leniently(data)
 
 
 def envelope_of_record(record: Mapping[str, Any]) -> Envelope:
@@ -130,13 +113,16 @@ def shortened_files(envelope: Envelope, sizes: Mapping[str, int]) -> list[str]:
     for name, recorded in envelope.recorded_sizes:
         present = sizes.get(name)
         if present is None:
-            problems.append(f"{name} is recorded with {recorded} bytes and is missing")
+            problems.append(f"{name[:100]!r} is recorded with {recorded} bytes and is missing")
         elif present < recorded:
-            problems.append(f"{name} has {present} of {recorded} recorded bytes")
-    implied = [(name, envelope.memory_bytes) for name in _MEMORY_IMAGES]
-    for name, recorded in (*implied, (_RAW_OVERLAY, envelope.storage_bytes)):
-        present = sizes.get(name)
-        if present is not None and present + _MIB <= recorded:
+            problems.append(f"{name[:100]!r} has {present} of {recorded} recorded bytes")
+    for name, recorded in (
+        ("memory-ranges", envelope.memory_bytes),
+        ("mem", envelope.memory_bytes),
+        ("cow.raw", envelope.storage_bytes),
+    ):
+        present = sizes.get(name, recorded)
+        if present + _MIB <= recorded:
             problems.append(f"{name} has {present} of {recorded} recorded bytes")
     return problems
 

@@ -198,7 +198,7 @@ def _measure(trash: int, item: str) -> int:
     except OSError:
         return 0
     try:
-        return read_contents(directory, device=os.fstat(trash).st_dev).exclusive_bytes
+        return read_contents(directory, os.fstat(directory)).exclusive_bytes
     except OSError:
         return 0
     finally:

@@ -9,7 +9,6 @@ import errno
 import os
 import stat
 import sys
-from dataclasses import dataclass, field
 
 from agent.snapshots.stores.contract import EntryCondition, LinkedFile, StoredSnapshot
 from agent.snapshots.stores.envelope import (
@@ -28,31 +27,39 @@ BLOCK_BYTES = 512
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK a named pipe put in place of the file would hold the scan for ever.
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FILE_TYPE_SHIFT = 12
+_REGULAR_FILE = stat.S_IFREG >> _FILE_TYPE_SHIFT
 _NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-@dataclass(slots=True)
 class DirectoryContents:
     """What lies in a snapshot's directory. Sizes in bytes, times in Unix seconds; `sizes` has top-level files only."""
 
-    signature: int = 0
-    inode: int = 0
-    allocated_bytes: int = 0
-    exclusive_bytes: int = 0
-    apparent_bytes: int = 0
-    last_touch_at: float = 0.0
-    sizes: dict[str, int] = field(default_factory=dict)
-    links: dict[tuple[int, int], LinkedFile] | None = None
-    metadata: os.stat_result | None = None
-    metadata_is_foreign: bool = False
-    nested: list[str] | None = None
-    problems: list[str] = field(default_factory=list)
-    is_complete: bool = True
+    __slots__ = (
+        "allocated_bytes",
+        "apparent_bytes",
+        "exclusive_bytes",
+        "inode",
+        "is_complete",
+        "last_touch_at",
+        "links",
+        "metadata",
+        "nested",
+        "problems",
+        "sizes",
+    )
 
-
-def directory_signature(status: os.stat_result) -> int:
-    """Return a number that differs when a directory is another one or its entries have changed."""
-    return hash((status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
+    def __init__(self, status: os.stat_result) -> None:
+        self.inode = status.st_ino
+        self.allocated_bytes = self.exclusive_bytes = status.st_blocks * BLOCK_BYTES
+        self.apparent_bytes = 0
+        self.last_touch_at = 0.0
+        self.sizes: dict[str, int] = {}
+        self.links: dict[tuple[int, int], LinkedFile] | None = None
+        self.metadata: os.stat_result | None = None
+        self.nested: list[str] | None = None
+        self.problems: list[str] = []
+        self.is_complete = True
 
 
 def version_of(contents: DirectoryContents) -> int:
@@ -63,18 +70,15 @@ def version_of(contents: DirectoryContents) -> int:
     return hash((contents.inode, metadata.st_ino, metadata.st_mtime_ns, metadata.st_size))
 
 
-def read_contents(directory: int, *, device: int) -> DirectoryContents:
-    """Read sizes of everything below an open directory, staying on `device`. Raises OSError if it cannot be listed."""
-    status = os.fstat(directory)
-    contents = DirectoryContents(
-        signature=directory_signature(status),
-        inode=status.st_ino,
-        allocated_bytes=status.st_blocks * BLOCK_BYTES,
-        exclusive_bytes=status.st_blocks * BLOCK_BYTES,
-    )
-    _add_entries(contents, directory, device, "")
+def read_contents(directory: int, status: os.stat_result) -> DirectoryContents:
+    """Read sizes of everything below an open directory, staying on its file system.
+
+    `status` is the directory's, taken before. Raises OSError if it cannot be listed.
+    """
+    contents = DirectoryContents(status)
+    _add_entries(contents, directory, status.st_dev, "")
     if contents.nested:
-        _add_nested(contents, directory, device)
+        _add_nested(contents, directory, status.st_dev)
     return contents
 
 
@@ -86,6 +90,9 @@ def describe(
     written_at = metadata.st_mtime if metadata is not None else contents.last_touch_at
     links = contents.links
     problems = (*contents.problems, *envelope.problems) if contents.problems or envelope.problems else ()
+    last_use_at = contents.last_touch_at
+    if envelope.last_use_at > last_use_at:
+        last_use_at = envelope.last_use_at
     return StoredSnapshot(
         name=name,
         snapshot_id=envelope.snapshot_id,
@@ -96,7 +103,7 @@ def describe(
         apparent_bytes=contents.apparent_bytes,
         linked_files=tuple(links.values()) if links else (),
         created_at=envelope.created_at or written_at,
-        last_use_at=max(envelope.last_use_at, contents.last_touch_at),
+        last_use_at=last_use_at,
         image=sys.intern(envelope.image),
         hypervisor=sys.intern(envelope.hypervisor),
         cpu_count=envelope.cpu_count,
@@ -182,52 +189,52 @@ def _judge_data(name: str, envelope: Envelope, contents: DirectoryContents) -> E
 
 
 def _add_entries(contents: DirectoryContents, directory: int, device: int, path: str) -> None:
-    allocated = apparent = shared = 0
+    """Add what an open directory holds. The loop runs for every file of the store and makes no call it can avoid."""
+    allocated = apparent = 0
     touched = contents.last_touch_at
-    sizes = contents.sizes
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
+    sizes, status_of = contents.sizes, os.stat
+    for name in os.listdir(directory):
+        try:
+            status = status_of(name, dir_fd=directory, follow_symlinks=False)
+        except OSError as error:
+            _note_unreadable(contents, path + name, error)
+            continue
+        allocated += status.st_blocks
+        if status.st_mode >> _FILE_TYPE_SHIFT != _REGULAR_FILE:
+            allocated -= _note_special(contents, name, path, status, device)
+            continue
+        apparent += status.st_size
+        if status.st_nlink > 1:
+            _add_link(contents, status)
+        if status.st_mtime > touched:
+            touched = status.st_mtime
+        if not path:
+            if name == METADATA_FILE:
+                contents.metadata = status
                 continue
-            except OSError as error:
-                contents.problems.append(f"{path}{entry.name[:100]!r} cannot be read: {error.strerror}")
-                contents.is_complete = False
-                continue
-            mode = status.st_mode
-            blocks = status.st_blocks * BLOCK_BYTES
-            allocated += blocks
-            if stat.S_ISREG(mode):
-                apparent += status.st_size
-                if status.st_nlink > 1:
-                    shared += blocks
-                    _add_link(contents, status, blocks)
-                if not path:
-                    if entry.name == METADATA_FILE:
-                        contents.metadata = status
-                        touched = max(touched, status.st_mtime)
-                        continue
-                    sizes[entry.name] = status.st_size
-                touched = max(touched, status.st_mtime, status.st_atime)
-            else:
-                allocated -= _note_special(contents, entry.name, path, status, device)
-    contents.allocated_bytes += allocated
-    contents.exclusive_bytes += allocated - shared
+            sizes[name] = status.st_size
+        # Reading the metadata moves its access time, so that of data files alone tells of use.
+        if status.st_atime > touched:
+            touched = status.st_atime
+    contents.allocated_bytes += allocated * BLOCK_BYTES
+    contents.exclusive_bytes += allocated * BLOCK_BYTES
     contents.apparent_bytes += apparent
     contents.last_touch_at = touched
 
 
+def _note_unreadable(contents: DirectoryContents, path: str, error: OSError) -> None:
+    if error.errno != errno.ENOENT:
+        contents.problems.append(f"{path[:100]!r} cannot be read: {error.strerror}")
+        contents.is_complete = False
+
+
 def _note_special(contents: DirectoryContents, name: str, path: str, status: os.stat_result, device: int) -> int:
-    """Take note of what is no regular file; return the bytes of it that do not belong to the snapshot."""
-    if not path and name == METADATA_FILE:
-        contents.metadata_is_foreign = True
-        return 0
+    """Take note of what is no regular file; return the blocks of it that do not belong to the snapshot."""
     if stat.S_ISDIR(status.st_mode):
         if status.st_dev != device:
             contents.problems.append(f"another file system is mounted at {path}{name[:100]!r}; it is left alone")
             contents.is_complete = False
-            return status.st_blocks * BLOCK_BYTES
+            return status.st_blocks
         contents.nested = contents.nested or []
         contents.nested.append(path + name)
         return 0
@@ -236,17 +243,21 @@ def _note_special(contents: DirectoryContents, name: str, path: str, status: os.
     return 0
 
 
-def _add_link(contents: DirectoryContents, status: os.stat_result, blocks: int) -> None:
+def _add_link(contents: DirectoryContents, status: os.stat_result) -> None:
     contents.links = contents.links or {}
     key = (status.st_dev, status.st_ino)
+    blocks = status.st_blocks * BLOCK_BYTES
     known = contents.links.get(key)
+    contents.exclusive_bytes -= blocks
     if known is not None:
-        # Counted once: the second link to the same file occupies nothing.
+        # The second link to the same file occupies nothing.
         contents.allocated_bytes -= blocks
-        contents.exclusive_bytes -= blocks
-    links_here = known.links_here + 1 if known is not None else 1
     contents.links[key] = LinkedFile(
-        device=key[0], inode=key[1], link_count=status.st_nlink, links_here=links_here, allocated_bytes=blocks
+        device=key[0],
+        inode=key[1],
+        link_count=status.st_nlink,
+        links_here=known.links_here + 1 if known is not None else 1,
+        allocated_bytes=blocks,
     )
 
 
@@ -262,15 +273,13 @@ def _add_nested(contents: DirectoryContents, directory: int, device: int) -> Non
         try:
             descriptor = _open_below(directory, path)
         except OSError as error:
-            contents.problems.append(f"{path[:100]!r} cannot be read: {error.strerror}")
-            contents.is_complete = False
+            _note_unreadable(contents, path, error)
             continue
         try:
             if os.fstat(descriptor).st_dev == device:
                 _add_entries(contents, descriptor, device, path + "/")
         except OSError as error:
-            contents.problems.append(f"{path[:100]!r} cannot be read: {error.strerror}")
-            contents.is_complete = False
+            _note_unreadable(contents, path, error)
         finally:
             os.close(descriptor)
 
