@@ -30,12 +30,13 @@ from agent.rpc.server import ListenError, RpcServer
 from agent.rpc.tls import TlsFiles, TlsFilesError
 from agent.supervisor import notify_supervisor, write_ready_file
 from cocoonstack.node.v1 import node_resources_pb2 as pb
+from cocoonstack.node.v1 import snapshot_cache_pb2 as snapshot_pb
 from common.http_listener import HttpListener, Page
 from common.logging import fields
 from common.version import VERSION
 
 _LOG = logging.getLogger(__name__)
-_SNAPSHOT_SERVICE_NAME = "cocoonstack.node.v1.SnapshotCache"
+_SNAPSHOT_SERVICE_NAME = snapshot_pb.DESCRIPTOR.services_by_name["SnapshotCache"].full_name
 # Far above the library's defaults: a pass over everything allocated at start is the longest pause there is.
 _GC_THRESHOLDS = (20_000, 20, 50)
 

@@ -26,8 +26,12 @@ class MethodCalls:
         self.buckets = [0] * (len(BOUNDS_SECONDS) + 1)
         self.total_seconds = 0.0
 
+    def ended(self, code: str) -> None:
+        """Count one stream: how long it was watched says nothing about the agent."""
+        self.codes[code] = self.codes.get(code, 0) + 1
+
     def finished(self, code: str, seconds: float) -> None:
-        """Count one call."""
+        """Count one call that has one answer."""
         self.codes[code] = self.codes.get(code, 0) + 1
         self.buckets[bisect.bisect_left(BOUNDS_SECONDS, seconds)] += 1
         self.total_seconds += seconds
@@ -55,7 +59,8 @@ class CallMetrics:
         for method, counted in self.methods.items():
             for code, count in counted.codes.items():
                 calls.add_metric([method, code], count)
-            seconds.add_metric([method], _cumulative(counted.buckets), counted.total_seconds)
+            if any(counted.buckets):
+                seconds.add_metric([method], _cumulative(counted.buckets), counted.total_seconds)
         active = GaugeMetricFamily("cocoon_node_active_calls", "Calls that run now.", labels=["kind"])
         for kind, count in self.active().items():
             active.add_metric([kind], count)

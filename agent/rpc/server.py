@@ -140,7 +140,8 @@ def _renamed(older: descriptor.FileDescriptor) -> descriptor_pb2.FileDescriptorP
     file.name, file.package = _REFLECTION_V1_FILE, "grpc.reflection.v1"
     for message in file.message_type:
         for field in message.field:
-            field.type_name = field.type_name.replace(old, new)
+            if field.type_name:  # a scalar has none, and an empty one would count as given
+                field.type_name = field.type_name.replace(old, new)
     for method in file.service[0].method:
         method.input_type = method.input_type.replace(old, new)
         method.output_type = method.output_type.replace(old, new)
