@@ -1,4 +1,6 @@
-"""The agent's API is its own manual: the real grpcurl lists, describes and calls it, by both reflection versions."""
+"""The agent's API is its own manual: the real grpcurl lists, describes and calls it, by both reflection versions.
+
+It shows fields under their .proto names, because descriptors from Python carry no JSON names; it accepts both.
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def test_list_describe_and_call(agent_process: Callable[..., AgentProcess]) -> N
 
     assert {_SERVICE, "cocoonstack.node.v1.SnapshotCache", "grpc.health.v1.Health", *_REFLECTION} <= set(services)
     assert "rpc GetNodeResources" in description
-    assert report["nodeName"] == agent.node_name
+    assert report["node_name"] == agent.node_name
     assert (report["capacity"]["cpu"], report["allocatable"]["cpu"]) == ("32", "25")
 
 
@@ -41,12 +43,12 @@ def test_each_reflection_version_answers(reflection: str, agent_process: Callabl
     agent = agent_process()
     call = f"{reflection}/ServerReflectionInfo"
 
-    listed = json.loads(_grpcurl("-d", '{"list_services": ""}', agent.address, call))
+    listed = json.loads(_grpcurl("-d", '{"list_services": "*"}', agent.address, call))
     symbol = json.dumps({"file_containing_symbol": _SERVICE})
     described = json.loads(_grpcurl("-d", symbol, agent.address, call))
 
-    assert _SERVICE in [service["name"] for service in listed["listServicesResponse"]["service"]]
-    assert described["fileDescriptorResponse"]["fileDescriptorProto"]
+    assert _SERVICE in [service["name"] for service in listed["list_services_response"]["service"]]
+    assert described["file_descriptor_response"]["file_descriptor_proto"]
 
 
 def test_health_is_serving(agent_process: Callable[..., AgentProcess]) -> None:
