@@ -1,6 +1,7 @@
 """The agent's API is its own manual: the real grpcurl lists, describes and calls it, by both reflection versions.
 
 It shows fields under their .proto names, because descriptors from Python carry no JSON names; it accepts both.
+"""
 
 from __future__ import annotations
 
