@@ -18,7 +18,7 @@ from controller.kube.errors import AccessConfigError
 
 
 class Access:
-    """One way into one cluster. Credentials are refreshed by `reload` and, in a pod, from the token file each minute."""
+    """One way into one cluster. `reload` refreshes credentials; in a pod the token file is read again each minute."""
 
     def __init__(self, configuration: Configuration, *, kubeconfig: str | None, context: str | None) -> None:
         """Made by `load_access`."""

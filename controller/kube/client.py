@@ -307,10 +307,10 @@ class KubeClient:
         if authorization:
             headers["Authorization"] = authorization
         session = self._session or await self._open_session()
-        query = f"?{urlencode(query)}" if query else ""
+        suffix = f"?{urlencode(query)}" if query else ""
         return await session.request(
             method,
-            URL(f"{self._base}{path}{query}", encoded=True),
+            URL(f"{self._base}{path}{suffix}", encoded=True),
             data=data,
             headers=headers,
             timeout=timeout,
