@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from devenv.control_plane import ControlPlane
 from devenv.kube_api import KubeApi
 from devenv.ports import PortLease
+from devenv.toolchain import REPOSITORY
 from tests.support.audit import AuditLog
 from tests.support.waiting import wait_for
 
@@ -88,6 +91,23 @@ def test_nothing_outlives_a_starter_that_is_killed(tmp_path: Path) -> None:
         starter.kill()
 
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), what="etcd and the API server ending")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_prints_its_kubeconfig_and_cleans_up_when_told_to_end(number: signal.Signals) -> None:
+    command = [str(REPOSITORY / "run"), "control-plane"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as plane:
+        assert plane.stdout is not None
+        key, _, value = plane.stdout.readline().strip().partition("=")
+        kubeconfig = Path(value)
+        assert (key, kubeconfig.exists()) == ("KUBECONFIG", True)
+        children = psutil.Process(plane.pid).children(recursive=True)
+        plane.send_signal(number)
+        assert plane.wait(60) == 0
+
+    assert len(children) == 4
+    assert not [child.pid for child in children if child.is_running()]
+    assert not kubeconfig.exists()
 
 
 def test_leased_ports_differ_and_can_be_leased_again() -> None:
