@@ -30,6 +30,10 @@ MODULES = {
     "change": "benchmarks.nodes_change",
     "fleet": "benchmarks.nodes_fleet",
     "snapshot-scan": "benchmarks.snapshots_scan",
+    "snapshot-list": "benchmarks.snapshots_list",
+    "snapshot-durable": "benchmarks.snapshots_durable",
+    "snapshot-large-purge": "benchmarks.snapshots_large_purge",
+    "snapshot-collect": "benchmarks.snapshots_collect",
 }
 
 

@@ -102,6 +102,11 @@ def take_turns(rounds: int, *runs: Callable[[], T]) -> list[list[T]]:
     return results
 
 
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return the value below which this share of the values lies, by the nearest rank."""
+    return sorted(values)[(len(values) - 1) * percent // 100]
+
+
 def median_ratio(ours: Sequence[float], peers: Sequence[float]) -> float:
     """Return the median of the rounds' ratios: a round that was disturbed as a whole counts once, for both."""
     return statistics.median(mine / theirs for mine, theirs in zip(ours, peers, strict=True))

@@ -13,7 +13,7 @@ _CALLERS = 10
 
 def run(scale: Scale) -> list[Row]:
     """Return the rows for calls per second and for the 99th percentile of the latency."""
-    client = go_programs.build("streams")
+    client = go_programs.build("client")
     seconds = scale.pick(5, 2)
 
     def load(server: Served) -> dict[str, object]:

@@ -66,7 +66,7 @@ def _cpu_percent(child: Child, seconds: float) -> float:
 
 
 def _peer_percent(cluster: FleetCluster, seconds: float, *, leases: bool) -> float:
-    command = [str(go_programs.build("streams")), "watch", f"-targets={cluster.targets_file()}"]
+    command = [str(go_programs.build("client")), "watch", f"-targets={cluster.targets_file()}"]
     if leases:
         ca_file, token = administrator(cluster.plane)
         command += [f"-api={cluster.plane.url}", f"-ca={ca_file}", f"-token={token}"]

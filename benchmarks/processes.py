@@ -102,6 +102,11 @@ class Child:
         self._process.stdin.write(line.encode() + b"\n")
         self._process.stdin.flush()
 
+    def end_input(self) -> None:
+        """Close the child's standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
     def read_line(self, seconds: float) -> str:
         """Return the child's next line of output, or raise after this many seconds."""
         assert self._process.stdout is not None

@@ -14,7 +14,7 @@ _BLOCK = b"\0\1" * 2048
 
 
 def snapshot_name(index: int) -> str:
-    """Return the name of the snapshot with this number: a VM's own, so that it may be retained, purged and collected."""
+    """Return the name of the snapshot with this number: a VM's own, so that it may be retained and purged."""
     return f"vk-bench-vm-{index:06d}"
 
 
@@ -88,3 +88,18 @@ def disk_usage(directory: Path) -> None:
     answer = subprocess.run(["du", "-s", str(directory)], capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         raise BenchmarkError(f"du -s failed: {answer.stderr.strip()}")
+
+
+def write_full_snapshots(store: Path, count: int, *, first: int, size_bytes: int) -> None:
+    """Write snapshots whose memory image really occupies its size."""
+    for index in range(first, first + count):
+        name = snapshot_name(index)
+        pending = store / f".pending-{name}"
+        pending.mkdir()
+        _write_metadata(pending, name, index, memory_bytes=size_bytes)
+        descriptor = os.open(pending / "memory-ranges", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+        finally:
+            os.close(descriptor)
+        pending.rename(store / name)

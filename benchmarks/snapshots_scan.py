@@ -1,7 +1,7 @@
-"""What it costs to know the store: the first full scan, a look with nothing changed, and the memory of what is known.
+"""What it costs to know the store: the first full scan, and a look with nothing changed.
 
-`python -m benchmarks.snapshots_scan STORE ROOT` is our side: it opens the store, says so, and does what each line of its
-standard input asks (`full`, `again`), answering with the seconds it took.
+`python -m benchmarks.snapshots_scan STORE ROOT` is our side: it opens the store, says so, and does what each line of
+its standard input asks (`full`, `again`), answering with the milliseconds it took.
 """
 
 import gc
@@ -10,12 +10,12 @@ import os
 import sys
 import time
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from agent.snapshots.stores.contract import Inventory, LedgerIdentity
 from agent.snapshots.stores.directory import DirectoryStore
 from benchmarks.harness import TIMES, Row, Scale, at_most, compared, median_ratio, take_turns
 from benchmarks.processes import BenchmarkError, Child, python
+from benchmarks.snapshot_calls import disk_directory
 from benchmarks.snapshot_files import disk_usage, write_snapshots
 
 NAME = "snapshot-scan"
@@ -25,8 +25,7 @@ _SECONDS = 120
 def run(scale: Scale) -> list[Row]:
     """Return the rows for both scans of 10,000 snapshots against `du -s` of the same store."""
     count = scale.pick(10_000, 2_000)
-    with TemporaryDirectory(prefix="cocoon-benchmark-", dir="/var/tmp") as made:  # noqa: S108 (a disk, not a memory file system)
-        root = Path(made)
+    with disk_directory() as root:
         store = root / "snapshots"
         write_snapshots(store, count)
         os.sync()

@@ -1,4 +1,4 @@
-module cocoonstack.io/node/benchmarks/streams
+module cocoonstack.io/node/benchmarks/client
 
 go 1.26.0
 

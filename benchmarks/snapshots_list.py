@@ -1,0 +1,103 @@
+"""What a list costs: all pages against a walk of the disk, one page as the store grows, memory for each snapshot."""
+
+import statistics
+import time
+from pathlib import Path
+
+from benchmarks.agent_process import Served, agent
+from benchmarks.harness import TIMES, Row, Scale, at_most, compared, median_ratio, percentile, take_turns
+from benchmarks.processes import BenchmarkError
+from benchmarks.snapshot_calls import disk_directory, pages
+from benchmarks.snapshot_files import disk_usage, write_snapshots
+
+NAME = "snapshot-list"
+_LARGEST_PAGE = 1000
+_IDLE_SECONDS = 5.0
+
+
+def run(scale: Scale) -> list[Row]:
+    """Return the rows for listing everything, for one page, and for the memory."""
+    return [*_all_pages(scale), *_growth(scale)]
+
+
+def _all_pages(scale: Scale) -> list[Row]:
+    count = scale.pick(10_000, 2_000)
+    with disk_directory() as directory:
+        store = _store(directory, count)
+        with agent(directory=directory) as server:
+            _wait_known(server, count)
+            listed, walked = take_turns(2 * scale.rounds, lambda: _list_ms(server, count), lambda: _du_ms(store))
+    what = f"ListSnapshots, all {count} in pages of {_LARGEST_PAGE}"
+    detail = compared("ms", listed, walked)
+    return [at_most(NAME, what, "du -s of the store", median_ratio(listed, walked), 0.10, TIMES, detail)]
+
+
+def _growth(scale: Scale) -> list[Row]:
+    few, many = scale.pick(1_000, 500), scale.pick(100_000, 5_000)
+    with disk_directory() as small, disk_directory() as large:
+        _store(small, few, small=True)
+        _store(large, many, small=True)
+        with agent(directory=small) as of_few, agent(directory=large) as of_many:
+            _wait_known(of_few, few)
+            _wait_known(of_many, many)
+            time.sleep(_IDLE_SECONDS)
+            extra_bytes = of_many.child.rss_bytes() - of_few.child.rss_bytes()
+            grown, first = take_turns(scale.rounds, lambda: _page_us(of_many), lambda: _page_us(of_few))
+    per_snapshot = extra_bytes / (many - few)
+    return [
+        at_most(
+            NAME,
+            f"a page of 100 at {many} snapshots",
+            f"the same at {few}",
+            median_ratio(grown, first),
+            1.5,
+            TIMES,
+            compared("µs", grown, first),
+        ),
+        at_most(
+            NAME,
+            "memory for each snapshot known",
+            "",
+            per_snapshot / 1024,
+            1,
+            "KiB",
+            f"resident memory of an agent with {many} less that of one with {few}, divided",
+        ),
+    ]
+
+
+def _store(directory: Path, count: int, *, small: bool = False) -> Path:
+    store = directory / "root" / "snapshots"
+    write_snapshots(store, count, small=small)
+    return store
+
+
+def _wait_known(server: Served, count: int) -> None:
+    """Return when the agent knows all snapshots."""
+    deadline = time.monotonic() + 120
+    while (known := pages(server.address, _LARGEST_PAGE, 1)["snapshots"]) != count:
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"the agent lists {known} of {count} snapshots")
+        time.sleep(0.2)
+
+
+def _list_ms(server: Served, count: int) -> float:
+    answer = pages(server.address, _LARGEST_PAGE, 5)
+    if answer["snapshots"] != count:
+        raise BenchmarkError(f"{answer['snapshots']} snapshots listed instead of {count}")
+    return statistics.median(_numbers(answer["listings_us"])) / 1000
+
+
+def _page_us(server: Served) -> float:
+    return percentile(_numbers(pages(server.address, 100, 50, 5)["pages_us"]), 50)
+
+
+def _numbers(value: object) -> list[float]:
+    assert isinstance(value, list)
+    return value
+
+
+def _du_ms(store: Path) -> float:
+    started = time.perf_counter()
+    disk_usage(store)
+    return (time.perf_counter() - started) * 1000
