@@ -1,0 +1,327 @@
+"""The `cocoon` store: the engine's snapshots, by the engine's command line.
+
+The engine owns locking and its index. This store asks it what there is, looks at the data only for sizes, and removes
+one snapshot at a time by its full id. The engine creates a missing root and then reports no snapshots with success, so
+the marker is checked before every command, and "none" is believed only when its data directory is empty too.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+from agent.snapshots.errors import (
+    SnapshotChangedError,
+    SnapshotError,
+    SnapshotNotFoundError,
+    SnapshotPendingError,
+    StoreFault,
+    StoreUnavailableError,
+    quoted,
+)
+from agent.snapshots.names import is_store_name, require_readable_name, require_store_name
+from agent.snapshots.stores.contract import (
+    ChangeMark,
+    Changes,
+    EntryCondition,
+    FileSystemUsage,
+    ForeignEntries,
+    Inventory,
+    LedgerIdentity,
+    Removal,
+    StoredSnapshot,
+    StoreOpening,
+)
+from agent.snapshots.stores.engine_command import NO_SNAPSHOTS, NO_VMS, EngineRemoval, EngineSettings, list_records
+from agent.snapshots.stores.engine_layout import (
+    SNAPSHOT_DIRECTORY,
+    EngineData,
+    describe_record,
+    describe_unlisted,
+    index_signature,
+)
+from agent.snapshots.stores.envelope import Envelope, envelope_of_record
+from agent.snapshots.stores.identity import StoreIdentity
+from agent.snapshots.stores.removal_record import RemovalRecord, RunningRemoval
+from agent.snapshots.stores.system_errors import store_unavailable
+from agent.snapshots.stores.usage import file_system_usage
+
+_log = logging.getLogger(__name__)
+
+RECORD_FILE = "cocoon-snapshot-rm"
+WAIT_FOR_REMOVAL_SECONDS = 30.0
+MAX_FOREIGN_EXAMPLES = 20
+
+_Result = TypeVar("_Result")
+
+
+class _IndexMark(ChangeMark):
+    """The index's signature, 0 for one that must be looked at again, and a digest of each entry's record by name."""
+
+    __slots__ = ("digests", "signature")
+
+    def __init__(self, signature: int, digests: dict[str, int]) -> None:
+        self.signature = signature
+        self.digests = digests
+
+
+class _Listing:
+    """What the engine lists, by entry name, and what lies in its data directory; taken together once."""
+
+    def __init__(self, signature: int, records: list[Mapping[str, Any]], data: EngineData) -> None:
+        self.data = data
+        self.envelopes: dict[str, Envelope] = {}
+        self._digests: dict[str, int] = {}
+        for record in records:
+            envelope = envelope_of_record(record)
+            # The engine's own names are unique; a snapshot without one goes by its id.
+            name = envelope.name if envelope.name and envelope.name not in self.envelopes else envelope.snapshot_id
+            if not envelope.snapshot_id:
+                raise StoreUnavailableError(
+                    "the answer of cocoon snapshot list cannot be understood: it has a snapshot without an id",
+                    fault=StoreFault.ENGINE_ANSWER_UNREADABLE,
+                )
+            self.envelopes[name] = envelope
+            self._digests[name] = hash(repr(sorted(record.items(), key=repr)))
+        listed = {envelope.snapshot_id for envelope in self.envelopes.values()}
+        self.unlisted = {name for name in data.directory_names - listed if is_store_name(name)}
+        self.mark = _IndexMark(signature, self._digests | dict.fromkeys(self.unlisted, 0))
+
+    def names(self) -> Iterable[str]:
+        return [*self.envelopes, *self.unlisted]
+
+    def entry(self, name: str, doomed_ids: Collection[str]) -> StoredSnapshot | None:
+        envelope = self.envelopes.get(name)
+        if envelope is not None:
+            return describe_record(name, envelope, self.data, is_doomed=envelope.snapshot_id in doomed_ids)
+        return describe_unlisted(name, self.data) if name in self.unlisted else None
+
+    def has_id(self, snapshot_id: str) -> bool:
+        return any(envelope.snapshot_id == snapshot_id for envelope in self.envelopes.values())
+
+
+class CocoonStore:
+    """The engine's store. Implements `agent.snapshots.stores.contract.Store`.
+
+    `state_dir` is the ledger's directory; the record of a running removal is kept there.
+    """
+
+    kind = "cocoon"
+
+    def __init__(
+        self, settings: EngineSettings, *, state_dir: str, wait_for_removal_seconds: float = WAIT_FOR_REMOVAL_SECONDS
+    ) -> None:
+        self.location = settings.root_dir
+        self._settings = settings
+        self._identity = StoreIdentity(os.path.join(settings.root_dir, SNAPSHOT_DIRECTORY))
+        self._record = RemovalRecord(os.path.join(state_dir, RECORD_FILE))
+        self._wait_for_removal_seconds = wait_for_removal_seconds
+        self._removal = threading.Lock()
+        self._doomed_ids: set[str] = set()
+        self._resuming: threading.Thread | None = None
+
+    def open(self, ledger: LedgerIdentity) -> StoreOpening:
+        """See `Store.open`."""
+        if ledger.store_id is None and not ledger.knows_snapshots:
+            self._create_snapshot_directory()
+        origin = self._identity.open(ledger)
+        try:
+            self._record.prepare()
+            self._record.wait_for_end(self._wait_for_removal_seconds)
+            interrupted = self._record.interrupted()
+        except StoreUnavailableError:
+            self._identity.close()
+            raise
+        self._doomed_ids = {interrupted.snapshot_id} if interrupted is not None else set()
+        return StoreOpening(store_id=self._identity.store_id or "", origin=origin)
+
+    def accept(self) -> str:
+        """See `Store.accept`."""
+        return self._identity.accept()
+
+    def check(self) -> None:
+        """See `Store.check`."""
+        with self._identity.checked_root():
+            pass
+
+    def resume(self) -> None:
+        """See `Store.resume`."""
+        if self._doomed_ids and (self._resuming is None or not self._resuming.is_alive()):
+            self._resuming = threading.Thread(target=self._finish_interrupted, name="snapshot-resume", daemon=True)
+            self._resuming.start()
+
+    def scan_all(self) -> Inventory:
+        """See `Store.scan_all`."""
+        return self._with_listing(
+            lambda listing: Inventory(
+                entries=tuple(entry for name in listing.names() if (entry := listing.entry(name, self._doomed_ids))),
+                foreign=_foreign(listing.data),
+                mark=listing.mark,
+            )
+        )
+
+    def changed_since(self, mark: ChangeMark) -> Changes:
+        """See `Store.changed_since`. It asks the engine only when its index has changed."""
+        if not isinstance(mark, _IndexMark):
+            raise TypeError("the mark is another store's")
+        with self._identity.checked_root() as root:
+            if mark.signature and index_signature(root) == mark.signature:
+                return Changes(changed=frozenset(), gone=frozenset(), mark=mark)
+        return self._with_listing(lambda listing: _compare(mark, listing))
+
+    def rescan(self, names: Collection[str]) -> Mapping[str, StoredSnapshot | None]:
+        """See `Store.rescan`."""
+        return self._with_listing(lambda listing: {name: listing.entry(name, self._doomed_ids) for name in names})
+
+    def verify(self, name: str) -> StoredSnapshot:
+        """See `Store.verify`."""
+        require_readable_name(name)
+        entry = self.rescan([name])[name]
+        if entry is None:
+            raise SnapshotNotFoundError(f"there is no snapshot {quoted(name)} in {self.location}")
+        return entry
+
+    def remove(self, entry: StoredSnapshot) -> Removal:
+        """See `Store.remove`. The space comes back before the answer: the engine removes data and name in one go."""
+        if entry.condition is EntryCondition.PENDING:
+            raise SnapshotPendingError(f"{quoted(entry.name)} is being written")
+        name, snapshot_id = require_store_name(entry.name), require_store_name(entry.snapshot_id, field="snapshot_id")
+        gone = Removal(name=name, snapshot_id=snapshot_id, already_gone=True, pending_bytes=0)
+        with self._removal:
+            if not self._is_still(name, snapshot_id):
+                return gone
+            self._remove_by_engine(snapshot_id)
+        return Removal(name=name, snapshot_id=snapshot_id, already_gone=False, pending_bytes=0)
+
+    def in_use_ids(self) -> frozenset[str]:
+        """See `Store.in_use_ids`: ids of snapshots that were created from a VM that exists."""
+        self.check()
+        found: set[str] = set()
+        for vm in list_records(self._settings, "vm", "list", "-o", "json", none_text=NO_VMS):
+            ids = vm.get("snapshot_ids") or ()
+            if not isinstance(ids, dict | list) or not all(isinstance(snapshot_id, str) for snapshot_id in ids):
+                raise StoreUnavailableError(
+                    "the answer of cocoon vm list cannot be understood: snapshot_ids are not a set of ids",
+                    fault=StoreFault.ENGINE_ANSWER_UNREADABLE,
+                )
+            found.update(ids)
+        self.check()
+        return frozenset(found)
+
+    def trash_bytes(self) -> int:
+        """See `Store.trash_bytes`. There is no trash: a removal that has been answered has given its space back."""
+        return 0
+
+    def usage(self) -> FileSystemUsage:
+        """See `Store.usage`."""
+        with self._identity.checked_root() as root:
+            try:
+                return file_system_usage(root)
+            except OSError as error:
+                raise store_unavailable("measure", self.location, error) from error
+
+    def close(self) -> None:
+        """See `Store.close`. A removal by the engine that is under way goes on; the next start waits for it."""
+        self._identity.close()
+
+    def _with_listing(self, use: Callable[[_Listing], _Result]) -> _Result:
+        with self._identity.checked_root() as root:
+            signature = index_signature(root)
+            records = list_records(self._settings, "snapshot", "list", "-o", "json", none_text=NO_SNAPSHOTS)
+            # The disk may have gone while the engine looked; what it then says is about an empty directory.
+            self.check()
+            try:
+                data = EngineData(root)
+                if not records and data.directory_names:
+                    raise StoreUnavailableError(
+                        f"the engine lists no snapshot while {len(data.directory_names)} lie in {self.location}; "
+                        "a failed list is not an empty list",
+                        fault=StoreFault.ENGINE_ANSWER_UNREADABLE,
+                    )
+                return use(_Listing(signature, records, data))
+            except OSError as error:
+                raise store_unavailable("read the data of", self.location, error) from error
+
+    def _is_still(self, name: str, snapshot_id: str) -> bool:
+        """Tell whether the engine still has this snapshot. Raises SnapshotChangedError if its name is another's now."""
+
+        def look(listing: _Listing) -> bool:
+            envelope = listing.envelopes.get(name)
+            if envelope is not None and envelope.snapshot_id == snapshot_id:
+                return True
+            if envelope is not None:
+                raise SnapshotChangedError(f"another snapshot stands under the name {quoted(name)} now")
+            if listing.has_id(snapshot_id):
+                raise SnapshotChangedError(f"the snapshot {quoted(snapshot_id)} has another name now")
+            return False
+
+        return self._with_listing(look)
+
+    def _remove_by_engine(self, snapshot_id: str) -> None:
+        with self._record.begin(snapshot_id) as descriptor:
+            try:
+                removal = EngineRemoval(self._settings, snapshot_id, inherited=descriptor)
+            except StoreUnavailableError:
+                self._record.write(descriptor, None)
+                raise
+            # Until it ends nothing may keep from waiting; without its pid the inherited lock still tells of it.
+            with contextlib.suppress(StoreUnavailableError):
+                self._record.write(descriptor, RunningRemoval(snapshot_id=snapshot_id, pid=removal.pid))
+            answer = removal.wait()
+            # A removal that failed half-way leaves a snapshot that nobody can use: the record stays until the engine
+            # no longer lists it, or until the next removal.
+            self._doomed_ids.add(snapshot_id)
+            if answer.status != 0 and self._with_listing(lambda listing: listing.has_id(snapshot_id)):
+                raise removal.failure(answer)
+            self._doomed_ids.discard(snapshot_id)
+            self._record.write(descriptor, None)
+
+    def _finish_interrupted(self) -> None:
+        """Remove what an earlier run had begun to remove: part of its data may be gone already."""
+        for doomed_id in sorted(self._doomed_ids):
+            try:
+                with self._removal:
+                    self._finish(doomed_id)
+            except SnapshotError as error:
+                _log.warning("cannot finish the removal of snapshot %s now: %s", doomed_id, error)
+
+    def _finish(self, doomed_id: str) -> None:
+        if not self._with_listing(lambda listing: listing.has_id(doomed_id)):
+            with self._record.begin(doomed_id) as descriptor:
+                self._record.write(descriptor, None)
+            self._doomed_ids.discard(doomed_id)
+        elif doomed_id in self.in_use_ids():
+            _log.warning("the removal of snapshot %s was interrupted and a VM uses it now; it is left alone", doomed_id)
+        else:
+            self._remove_by_engine(doomed_id)
+            _log.info("finished the removal of snapshot %s that was interrupted", doomed_id)
+
+    def _create_snapshot_directory(self) -> None:
+        """Make the engine's directory for snapshots on a host that never had one, but not the engine's root."""
+        try:
+            os.mkdir(self._identity.directory, 0o750)
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise store_unavailable("create the store", self._identity.directory, error) from error
+
+
+def _compare(mark: _IndexMark, listing: _Listing) -> Changes:
+    before, now = mark.digests, listing.mark.digests
+    # What the engine does not list is still being written and looks different every time.
+    changed = {name for name, digest in now.items() if digest == 0 or before.get(name) != digest}
+    return Changes(
+        changed=frozenset(changed),
+        gone=frozenset(before.keys() - now.keys()),
+        mark=listing.mark,
+        foreign=_foreign(listing.data),
+    )
+
+
+def _foreign(data: EngineData) -> ForeignEntries:
+    odd = sorted(name for name in data.directory_names if not is_store_name(name))
+    names = sorted(data.other_names) + odd
+    examples = tuple(f"{quoted(name)} (not the engine's)" for name in names[:MAX_FOREIGN_EXAMPLES])
+    return ForeignEntries(count=len(names), examples=examples)

@@ -1,0 +1,131 @@
+"""Where the engine keeps snapshots, read only: sizes of their data, and a mark that moves when its index does.
+
+Nothing here is written and nothing is concluded from the index's content: that is asked of the engine's command.
+"""
+
+import os
+import time
+
+import msgspec
+
+from agent.snapshots.stores.contract import EntryCondition, StoredSnapshot
+from agent.snapshots.stores.envelope import Envelope, shortened_files
+from agent.snapshots.stores.scan import OPEN_DIRECTORY, DirectoryContents, describe, has_vanished, read_contents
+
+SNAPSHOT_DIRECTORY = "snapshot"
+DATA_DIRECTORY = "localfile"
+INDEX_DIRECTORY = "db"
+RECENT_NANOSECONDS = 2_000_000_000
+_NO_STATUS = os.stat_result((0,) * 10)
+
+
+class EngineData:
+    """The engine's data directory below an open `<root>/snapshot`. Raises OSError when it cannot be listed.
+
+    Attributes:
+        directory_names: Directories in it: ids of snapshots, complete or being written. A missing one has none.
+        other_names: Whatever else lies there.
+    """
+
+    def __init__(self, snapshot_directory: int) -> None:
+        self._parent = snapshot_directory
+        self.directory_names: set[str] = set()
+        self.other_names: list[str] = []
+        try:
+            data = os.open(DATA_DIRECTORY, OPEN_DIRECTORY, dir_fd=snapshot_directory)
+        except FileNotFoundError:
+            return
+        try:
+            with os.scandir(data) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        self.directory_names.add(entry.name)
+                    else:
+                        self.other_names.append(entry.name)
+        finally:
+            os.close(data)
+
+    def contents(self, snapshot_id: str) -> DirectoryContents:
+        """Read the sizes of one snapshot's data. Raises OSError."""
+        data = os.open(DATA_DIRECTORY, OPEN_DIRECTORY, dir_fd=self._parent)
+        try:
+            directory = os.open(snapshot_id, OPEN_DIRECTORY, dir_fd=data)
+        finally:
+            os.close(data)
+        try:
+            return read_contents(directory, os.fstat(directory))
+        finally:
+            os.close(directory)
+
+
+def describe_record(name: str, envelope: Envelope, data: EngineData, *, is_doomed: bool) -> StoredSnapshot:
+    """Join what the engine lists with the data on the disk. `is_doomed`: its removal had begun and was interrupted."""
+    condition, contents = EntryCondition.READY, DirectoryContents(_NO_STATUS)
+    is_there = envelope.snapshot_id in data.directory_names
+    try:
+        if is_there:
+            contents = data.contents(envelope.snapshot_id)
+    except OSError as error:
+        is_there = not has_vanished(error)
+        contents.problems.append(f"the data directory cannot be read: {error.strerror}")
+        condition = EntryCondition.UNREADABLE
+    if not is_there:
+        # With every data directory missing it is the disk that is missing.
+        condition = EntryCondition.INVALID if data.directory_names else EntryCondition.UNREADABLE
+        contents.problems.append("the engine lists it and its data directory is missing")
+    elif condition is EntryCondition.READY:
+        shortened = shortened_files(envelope, contents.sizes)
+        contents.problems.extend(shortened)
+        if not contents.is_complete:
+            condition = EntryCondition.UNREADABLE
+        elif shortened:
+            condition = EntryCondition.INVALID
+    if is_doomed:
+        condition = EntryCondition.INVALID
+        contents.problems.insert(0, "its removal was interrupted")
+    return _with_version(describe(name, contents, envelope, condition=condition, target_name=name))
+
+
+def describe_unlisted(snapshot_id: str, data: EngineData) -> StoredSnapshot:
+    """Describe data that the engine does not list: a snapshot being written or imported, whose name is not known."""
+    contents = DirectoryContents(_NO_STATUS)
+    try:
+        contents = data.contents(snapshot_id)
+    except OSError as error:
+        contents.problems.append(f"the data directory cannot be read: {error.strerror}")
+    envelope = Envelope(snapshot_id=snapshot_id)
+    return _with_version(describe(snapshot_id, contents, envelope, condition=EntryCondition.PENDING, target_name=""))
+
+
+def index_signature(snapshot_directory: int) -> int:
+    """Return a number that differs when the engine's index or its data directory has changed; 0 if it cannot tell.
+
+    It cannot when they changed so recently that another change might leave the same time stamps.
+    """
+    recent_ns = time.time_ns() - RECENT_NANOSECONDS
+    try:
+        marks = [_mark(DATA_DIRECTORY, snapshot_directory)]
+        index = os.open(INDEX_DIRECTORY, OPEN_DIRECTORY, dir_fd=snapshot_directory)
+    except OSError:
+        return 0
+    try:
+        # Which file in it is the index is the engine's business; locks and half-written files are not it.
+        names = sorted(name for name in os.listdir(index) if not name.endswith(".lock") and not name.startswith("."))
+        marks.extend(_mark(name, index) for name in names)
+    except OSError:
+        return 0
+    finally:
+        os.close(index)
+    if any(changed_ns > recent_ns for *_, changed_ns in marks):
+        return 0
+    return hash(tuple(marks)) or 1
+
+
+def _mark(name: str, directory: int) -> tuple[int, ...]:
+    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _with_version(entry: StoredSnapshot) -> StoredSnapshot:
+    """The engine gives each snapshot an id of its own and never gives it again, so that is the version."""
+    return msgspec.structs.replace(entry, version=entry.snapshot_id)
