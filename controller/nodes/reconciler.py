@@ -135,6 +135,12 @@ class NodeReconciler:
             if len(state.claims) > 1:
                 self._queue.add(node_name)
 
+    def observe_refusal(self, agent: str, node_name: str, reason: str, message: str) -> None:
+        """See AgentObserver."""
+        REFUSALS.labels(reason).inc()
+        if node_name:
+            self._emit(node_name, PlanEvent("Warning", reason, f"What the agent at {agent} says is refused: {message}"))
+
     def forget_agent(self, agent: str, node_name: str) -> None:
         """See AgentObserver."""
         state = self._state(node_name)
