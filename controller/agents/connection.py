@@ -21,6 +21,7 @@ from common.version import VERSION
 from controller.agents.credentials import ClientCredentials
 from controller.agents.decode import IdentityMismatchError, ReportError, decode_message
 from controller.agents.endpoints import AgentEndpoint, plain_text_problem
+from controller.agents.metrics import REPORTS, STREAM_LOSSES
 from controller.nodes.report import AgentObserver
 
 log = logging.getLogger(__name__)
@@ -199,6 +200,7 @@ class AgentConnection:
         if report is not None:
             self.node_name = report.node_name
             self.reports += 1
+            REPORTS.labels("taken").inc()
             self._good()
             self._observer.observe_report(agent, report)
         elif self.node_name:
@@ -212,6 +214,7 @@ class AgentConnection:
         self.reason = self.problem = ""
 
     def _refuse(self, error: ReportError) -> None:
+        REPORTS.labels("refused").inc()
         if self.problem != str(error):
             log.warning("report refused, the last good one is kept", extra=self._fields(problem=str(error)))
             self._observer.observe_refusal(self.endpoint.address, self.node_name, error.reason, str(error))
@@ -222,6 +225,7 @@ class AgentConnection:
 
     def _lost(self, error: StreamError) -> None:
         """Tell a loss once; attempts that fail the same way again are silent."""
+        STREAM_LOSSES.labels(error.reason).inc()
         was_connected, before = self.connected, self.reason
         self.connected = False
         self.reason, self.problem = error.reason, str(error) or error.reason

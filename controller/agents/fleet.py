@@ -14,6 +14,7 @@ from controller.agents.connection import AgentConnection, StreamLimits
 from controller.agents.credentials import ClientCredentials
 from controller.agents.discovery import AgentSource
 from controller.agents.endpoints import AgentEndpoint
+from controller.agents.metrics import AGENTS, DISCOVERY_FAILING, TLS_FILES_BROKEN
 from controller.nodes.report import AgentObserver
 
 log = logging.getLogger(__name__)
@@ -146,6 +147,18 @@ class AgentFleet:
             for connection in self._connections.values():
                 if connection.deadline < now:
                     connection.expire()
+            self._measure()
+
+    def _measure(self) -> None:
+        connections = self._connections.values()
+        connected = sum(connection.connected for connection in connections)
+        reporting = sum(connection.connected and not connection.problem for connection in connections)
+        AGENTS.labels("reporting").set(reporting)
+        AGENTS.labels("refused").set(connected - reporting)
+        AGENTS.labels("lost").set(len(connections) - connected)
+        for source in self.sources:
+            DISCOVERY_FAILING.labels(source.name).set(bool(source.problem))
+        TLS_FILES_BROKEN.set(bool(self._credentials and self._credentials.problem))
 
 
 async def _run_after(delay_seconds: float, connection: AgentConnection) -> None:

@@ -1,0 +1,90 @@
+"""One look at every agent, for commands that show or check and then end."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.agents.credentials import ClientCredentials
+from controller.agents.discovery import AgentSource
+from controller.agents.fleet import AgentFleet
+from controller.nodes.report import NodeReport
+
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAnswer:
+    """What one agent said: a report, or why there is none. `node_name` may be empty when nobody knows it."""
+
+    node_name: str
+    address: str
+    report: NodeReport | None
+    problem: str
+
+
+class _Collector:
+    """An observer that keeps the last report of each address."""
+
+    def __init__(self) -> None:
+        self.reports: dict[str, NodeReport] = {}
+
+    def expect_agent(self, agent: str, node_name: str) -> None:
+        """Nothing to note."""
+
+    def observe_report(self, agent: str, report: NodeReport) -> None:
+        """Keep it."""
+        self.reports[agent] = report
+
+    def observe_contact(self, agent: str, node_name: str) -> None:
+        """Nothing to note."""
+
+    def observe_loss(self, agent: str, node_name: str, reason: str) -> None:
+        """Nothing to note; the connection keeps why."""
+
+    def observe_refusal(self, agent: str, node_name: str, reason: str, message: str) -> None:
+        """Nothing to note; the connection keeps why."""
+
+    def forget_agent(self, agent: str, node_name: str) -> None:
+        """Nothing to note."""
+
+
+async def survey_agents(
+    sources: Sequence[AgentSource], credentials: ClientCredentials | None, wait_seconds: float
+) -> tuple[list[AgentAnswer], list[str]]:
+    """Ask every agent once; return the answers by node name, and what could not be looked up.
+
+    Ends as soon as every source has answered and every agent has reported or failed once, at the latest after
+    `wait_seconds`.
+    """
+    collector = _Collector()
+    fleet = AgentFleet(sources, collector, credentials)
+    running = asyncio.create_task(fleet.run(), name="survey")
+    try:
+        try:
+            async with asyncio.timeout(wait_seconds):
+                # A one-shot command looks; events from each connection would be there for it alone.
+                while not running.done() and not _is_complete(fleet):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            pass
+        if running.done():
+            running.result()
+        answers = [
+            AgentAnswer(
+                connection.node_name,
+                connection.endpoint.address,
+                collector.reports.get(connection.endpoint.address),
+                connection.problem,
+            )
+            for connection in fleet.connections
+        ]
+        return sorted(answers, key=lambda answer: (answer.node_name, answer.address)), fleet.unready_reasons()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def _is_complete(fleet: AgentFleet) -> bool:
+    return not fleet.unready_reasons() and all(
+        connection.reports or connection.reason != "NotYetConnected" for connection in fleet.connections
+    )

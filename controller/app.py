@@ -1,0 +1,216 @@
+"""The controller put together: what watches, what dials, what writes, and how it all starts and ends.
+
+Why this exists: this is the one place that knows all parts. Each part is given what it needs and knows no other.
+"""
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any
+
+from common.http_listener import HttpListener
+from common.logging import fields
+from common.version import VERSION
+from controller.agents.credentials import ClientCredentials, TlsFiles, TlsFilesError
+from controller.agents.discovery import AgentSource, DnsNames, EndpointsFile, StaticList, make_resolver
+from controller.agents.endpointslices import EndpointSlices
+from controller.agents.fleet import AgentFleet
+from controller.agents.survey import AgentAnswer, survey_agents
+from controller.config import Settings
+from controller.kube.access import load_access
+from controller.kube.client import KubeClient
+from controller.kube.errors import AccessConfigError
+from controller.nodes.plan import NodeSettings
+from controller.nodes.reconciler import NodeReconciler
+from controller.nodes.store import WatchedNodes
+from controller.web.pages import routes
+
+_LOG = logging.getLogger(__name__)
+# Far above the library's defaults: a pass over everything that a thousand streams hold is the longest pause there is.
+_GC_THRESHOLDS = (50_000, 50, 100)
+_FREEZE_AFTER_SECONDS = 30.0
+_READY_POLL_SECONDS = 0.1
+
+
+class StartError(Exception):
+    """The controller cannot start; `str()` says what is wrong and what to do. `status` is the exit status."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        """Keep the exit status beside the text."""
+        super().__init__(message)
+        self.status = status
+
+
+async def run(settings: Settings) -> None:
+    """Run the controller until SIGTERM or SIGINT. Raises `StartError`; any other error is a fault of ours."""
+    stopped = _stop_signal()
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(open_client(settings))
+        controller = Controller(settings, client, await stack.enter_async_context(agent_sources(settings, client)))
+        http_address = await controller.listen()
+        stack.push_async_callback(controller.http.close)
+        _LOG.info("starting", extra=fields(version=VERSION, http=http_address))
+        await _until_first_ends(
+            stopped.wait(), controller.watch(), controller.keep_nodes(), controller.announce(http_address)
+        )
+        _LOG.info("stopping")
+
+
+class Controller:
+    """All parts of one controller. `watch` and `keep_nodes` run until cancelled or until a part breaks."""
+
+    def __init__(self, settings: Settings, client: KubeClient, sources: Sequence[AgentSource]) -> None:
+        """Put the parts together; nothing is asked, dialled or listened on yet. Raises `StartError`."""
+        self._settings = settings
+        self.reconciler = NodeReconciler(client, settings=node_settings(settings))
+        self.nodes = WatchedNodes(client, self.reconciler.observe_node)
+        self.reconciler.use_store(self.nodes)
+        self.fleet = AgentFleet(sources, self.reconciler, client_credentials(settings))
+        self.http = HttpListener(routes(self.unready_reasons))
+
+    async def listen(self) -> str:
+        """Serve health, readiness and metrics; return the bound address, empty when that is off."""
+        where = self._settings.http_listen
+        if where is None:
+            return ""
+        try:
+            return await self.http.start(*where)
+        except OSError as error:
+            raise StartError(
+                f"COCOON_NODE_CONTROLLER_HTTP_LISTEN={where[0]}:{where[1]}: {os.strerror(error.errno or 0)};"
+                " choose another address, or off"
+            ) from None
+
+    def unready_reasons(self) -> list[str]:
+        """One sentence for each thing that is still missing; agents that do not answer are no reason."""
+        reasons = self.fleet.unready_reasons()
+        watch = self.nodes.reflector
+        if not watch.has_synced:
+            reasons.insert(0, f"Nodes: {watch.problem}")
+        return reasons
+
+    async def watch(self) -> None:
+        """Keep the copy of the cluster's Nodes."""
+        await self.nodes.run()
+
+    async def keep_nodes(self) -> None:
+        """Renew leases and write Nodes, and listen to the agents."""
+        await _until_first_ends(self.reconciler.run(), self._dial())
+
+    async def announce(self, http_address: str) -> None:
+        """Say once that everything is ready, then keep the garbage collector from what is there to stay."""
+        gc.set_threshold(*_GC_THRESHOLDS)
+        told: list[str] = []
+        while reasons := self.unready_reasons():
+            if reasons != told:
+                _LOG.info("not ready yet", extra=fields(missing="; ".join(reasons)))
+                told = reasons
+            await asyncio.sleep(_READY_POLL_SECONDS)
+        if self._settings.ready_file is not None:
+            _write_ready_file(self._settings.ready_file, json.dumps({"http": http_address}))
+        _LOG.info("ready", extra=fields(agents=len(list(self.fleet.connections))))
+        gc.collect()
+        gc.freeze()
+        # Once more when the streams that could be opened are open.
+        await asyncio.sleep(_FREEZE_AFTER_SECONDS)
+        gc.collect()
+        gc.freeze()
+        await asyncio.Event().wait()
+
+    async def _dial(self) -> None:
+        # Not before the Nodes are known: a report is only as good as the Node it is compared with.
+        await self.nodes.wait_synced()
+        await self.fleet.run()
+
+
+@contextlib.asynccontextmanager
+async def open_client(settings: Settings) -> AsyncIterator[KubeClient]:
+    """A client of the cluster that the settings name. Raises `StartError`."""
+    try:
+        access = await load_access(
+            kubeconfig=settings.kubeconfig, context=settings.kube_context, in_cluster=settings.in_cluster
+        )
+    except AccessConfigError as error:
+        raise StartError(str(error), status=2) from None
+    async with KubeClient(access) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def agent_sources(settings: Settings, client: KubeClient | None) -> AsyncIterator[list[AgentSource]]:
+    """Every way of finding agents that the settings name; the EndpointSlices of a Service need the client."""
+    sources: list[AgentSource] = []
+    if settings.agents is not None:
+        sources.append(StaticList(settings.agents))
+    if settings.agents_file is not None:
+        sources.append(EndpointsFile(settings.agents_file))
+    if settings.agents_service is not None and client is not None:
+        sources.append(EndpointSlices(client, *settings.agents_service, settings.agents_port_name or ""))
+    if settings.agents_dns is None:
+        yield sources
+        return
+    resolver = make_resolver(settings.dns_server or "")
+    try:
+        yield [*sources, DnsNames(settings.agents_dns, resolver, settings.dns_refresh_seconds)]
+    finally:
+        await resolver.close()
+
+
+async def ask_agents(
+    settings: Settings, client: KubeClient | None, wait_seconds: float
+) -> tuple[list[AgentAnswer], list[str]]:
+    """Ask every agent once; return the answers and what could not be looked up. Raises `StartError`."""
+    async with agent_sources(settings, client) as sources:
+        return await survey_agents(sources, client_credentials(settings), wait_seconds)
+
+
+def client_credentials(settings: Settings) -> ClientCredentials | None:
+    """The certificate for calling agents, None for plain text. Raises `StartError`."""
+    if settings.tls_ca_file is None or settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    try:
+        return ClientCredentials(TlsFiles(settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file))
+    except TlsFilesError as error:
+        raise StartError(f"TLS files: {error}", status=2) from None
+
+
+def node_settings(settings: Settings) -> NodeSettings:
+    """What the plan of Nodes looks at."""
+    return NodeSettings(lifecycle=settings.lifecycle, adopt=settings.adopt_nodes, taint=settings.registration_taint)
+
+
+async def _until_first_ends(*parts: Coroutine[Any, Any, object]) -> None:
+    """Run all parts until one ends, then end the others; an error of the one that ended is raised."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _write_ready_file(path: str, text: str) -> None:
+    """Write the file in one step, so that a reader sees all of it or none. Raises `StartError`."""
+    draft = f"{path}.{os.getpid()}.new"
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        os.replace(draft, path)
+    except OSError as error:
+        raise StartError(f"COCOON_NODE_CONTROLLER_READY_FILE={path}: {os.strerror(error.errno or 0)}") from None
+
+
+def _stop_signal() -> asyncio.Event:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    return stopped

@@ -1,0 +1,218 @@
+"""The command line of the controller: run, plan, nodes, accept, forget, prune, config, version.
+
+Why this exists: it turns words into settings and errors into sentences with an exit status, and holds no logic of its
+own. What a command needs is imported when that command runs, so that `run` starts without what others print with.
+
+Exit status: 0 done, 1 could not be done, 2 the settings or the command are wrong.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from common.settings import SettingsError
+from common.version import VERSION
+from controller.config import SETTINGS, Settings, gather_values, load_settings
+
+# The library's C core writes lines of its own to standard error; our log has what they say.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+_Command = Callable[..., None]
+_Result = TypeVar("_Result")
+
+_OUTPUT = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("table", "json", "yaml")),
+    default="table",
+    show_default=True,
+    help="Form of the answer.",
+)
+_WAIT = click.option(
+    "--wait-seconds",
+    type=click.FloatRange(0.1, 600.0),
+    default=10.0,
+    show_default=True,
+    help="How long agents may take to answer.",
+)
+
+
+def _settings_options(command: _Command) -> _Command:
+    for setting in reversed(SETTINGS):
+        text = f"{setting.help} [{setting.variable}]"
+        if setting.name == "in_cluster":
+            option = click.option(
+                setting.option, setting.name, is_flag=True, flag_value="true", default=None, help=text
+            )
+        else:
+            option = click.option(setting.option, setting.name, metavar="VALUE", help=text)
+        command = option(command)
+    return click.option("--config", "config_file", metavar="FILE", help="Settings file: NAME=value lines.")(command)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(VERSION, message="%(version)s")
+def cli() -> None:
+    """Register and keep the Nodes of VM hosts as their agents report them."""
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(VERSION)
+
+
+@cli.command()
+@_settings_options
+def run(config_file: str | None, **options: str | None) -> None:
+    """Keep Nodes right until SIGTERM or SIGINT."""
+    settings = _settings(config_file, options)
+    from common.logging import set_up_logging
+
+    set_up_logging(settings.log_format, settings.log_level)
+    from controller import app
+
+    _do(app.run(settings))
+
+
+@cli.command()
+@_WAIT
+@_settings_options
+def plan(wait_seconds: float, config_file: str | None, **options: str | None) -> None:
+    """Ask every agent once and print, as YAML, exactly what `run` would send; nothing is changed."""
+    settings = _settings(config_file, options)
+    from controller import commands, printing
+
+    documents, problems = _do(commands.plan_all(settings, wait_seconds))
+    printing.print_yaml_documents(documents)
+    if problems:
+        _fail("\n".join(problems), 1)
+
+
+@cli.command()
+@_OUTPUT
+@_settings_options
+def nodes(output: str, config_file: str | None, **options: str | None) -> None:
+    """Show the Nodes of the fleet as the API server has them."""
+    settings = _settings(config_file, options, needs_agents=False)
+    from controller import commands, printing
+
+    printing.print_nodes(_do(commands.list_nodes(settings)), output)
+
+
+@cli.command()
+@click.argument("node")
+@_settings_options
+def accept(node: str, config_file: str | None, **options: str | None) -> None:
+    """Say that another machine under the name NODE is right, such as a host that was reinstalled."""
+    settings = _settings(config_file, options)
+    from controller import commands
+
+    click.echo(_do(commands.accept(settings, node)))
+
+
+@cli.command()
+@click.argument("node")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_settings_options
+def forget(node: str, yes: bool, config_file: str | None, **options: str | None) -> None:
+    """Remove Node and Lease of a host that is gone for good; refused while its agent answers."""
+    settings = _settings(config_file, options, needs_agents=False)
+    from controller import commands
+
+    _do(commands.check_forgettable(settings, node))
+    if not yes:
+        click.confirm(f"Remove the Node and the Lease {node}? Its pods go with it", abort=True)
+    click.echo(_do(commands.forget(settings, node)))
+
+
+@cli.command()
+@click.argument("node", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Every Node that carries anything of ours.")
+@_settings_options
+def prune(node: tuple[str, ...], every: bool, config_file: str | None, **options: str | None) -> None:
+    """Take our labels, conditions and managed fields off Nodes, for uninstalling; the Nodes stay."""
+    if bool(node) == every:
+        _fail("name the Nodes, or give --all", 2)
+    settings = _settings(config_file, options, needs_agents=False)
+    from controller import commands
+
+    for line in _do(commands.prune(settings, node)):
+        click.echo(line)
+
+
+@cli.group()
+def config() -> None:
+    """Show or check the settings."""
+
+
+@config.command("show")
+@_OUTPUT
+@_settings_options
+def config_show(output: str, config_file: str | None, **options: str | None) -> None:
+    """Print every effective value with its source; problems follow, with exit status 2."""
+    values, _ = gather_values(options, os.environ, config_file)
+    from controller import printing
+
+    shown = [{"variable": v.setting.variable, "value": v.text, "source": v.source} for v in values]
+    printing.print_settings(shown, output)
+    _settings(config_file, options)
+
+
+@config.command("check")
+@_settings_options
+def config_check(config_file: str | None, **options: str | None) -> None:
+    """Report every problem with the settings of `run` at once; exit status 2 if there is one."""
+    _settings(config_file, options)
+    click.echo("settings are valid")
+
+
+def main() -> NoReturn:
+    """Run the command line."""
+    cli(prog_name="cocoon-node-controller")
+    sys.exit(0)
+
+
+def _settings(config_file: str | None, options: dict[str, str | None], *, needs_agents: bool = True) -> Settings:
+    try:
+        return load_settings(options, os.environ, config_file, needs_agents=needs_agents)
+    except SettingsError as error:
+        _fail("\n".join(error.problems), 2)
+
+
+def _do(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run one command's work; what it cannot do ends the program with a sentence."""
+    import asyncio
+
+    from controller import app
+    from controller.kube.errors import KubeError
+
+    try:
+        return asyncio.run(work)
+    except app.StartError as error:
+        _fail(str(error), error.status)
+    except KubeError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 1)
+    except Exception as error:
+        # A fault of ours. People get a sentence; whoever mends it gets the traceback in the log.
+        import logging
+
+        logging.getLogger(__name__).debug("unexpected error", exc_info=True)
+        _fail(f"unexpected {type(error).__name__}: {error}; --log-level debug logs where it came from", 1)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    from common.logging import printable
+
+    for line in message.split("\n"):
+        click.echo(f"error: {printable(line)}", err=True)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()
