@@ -86,10 +86,9 @@ async def serve(settings: Settings) -> None:
     if problems := host_problems(settings):
         raise StartError("\n".join(problems), status=2)
     stopped = _stop_signal()
-    async with contextlib.AsyncExitStack() as stack:
-        agent = Agent(settings, NoSnapshots())
-        await stack.enter_async_context(agent.running())
-        waiting = {asyncio.ensure_future(stopped.wait()), asyncio.ensure_future(agent.failed())}
+    agent = Agent(settings, NoSnapshots())
+    async with agent.running():
+        waiting = {asyncio.create_task(stopped.wait()), asyncio.create_task(agent.broken())}
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -103,7 +102,7 @@ async def serve(settings: Settings) -> None:
 
 
 class Agent:
-    """All parts of one agent; `running` holds them up, `failed` ends with the error of the first that breaks."""
+    """All parts of one agent; `running` holds them up, `broken` ends with the error of the first that breaks."""
 
     def __init__(self, settings: Settings, snapshots: SnapshotView) -> None:
         self._settings = settings
@@ -122,29 +121,34 @@ class Agent:
         self._metrics = MetricsPage()
         self._metrics.add(self._calls)
         self._metrics.add(ResourceMetrics(self._resources, self._monitor))
+        if self._tls is not None:
+            self._metrics.add(self._tls)
         self._http = HttpListener({"/healthz": _healthy, "/readyz": self._ready, "/metrics": self._metrics_page})
-        self._work: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Listen and read the host while the block runs; raises `StartError` when an address is not free."""
-        addresses, http_address = await self._listen()
-        self._work = asyncio.create_task(self._read_host(addresses, http_address))
-        heartbeat = asyncio.create_task(self._resources.beat())
         try:
+            addresses, http_address = await self._listen()
+            self._tasks += [
+                asyncio.create_task(self._read_host(addresses, http_address)),
+                asyncio.create_task(self._resources.beat()),
+            ]
             yield
         finally:
-            for task in (self._work, heartbeat):
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(self._work, heartbeat, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             self._resources.close()
             await self._server.stop()
             await self._http.close()
 
-    async def failed(self) -> None:
-        """Wait for the part that reads the host; it ends only by an error, which is raised as `StartError`."""
-        if self._work is not None:
-            await self._work
+    async def broken(self) -> None:
+        """Wait for the first task that ends, which none does by itself, and raise its error."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
 
     async def _listen(self) -> tuple[tuple[str, ...], str]:
         try:
@@ -159,7 +163,6 @@ class Agent:
         except ListenError as error:
             raise StartError(f"COCOON_NODE_LISTEN: {error}") from None
         except OSError as error:
-            await self._server.stop()
             raise StartError(
                 f'COCOON_NODE_HTTP_LISTEN="{self._settings.http_listen}": {os.strerror(error.errno or 0)};'
                 " choose another address, or off"
@@ -173,15 +176,20 @@ class Agent:
         except ProbesFailedError as error:
             raise StartError(f"the host could not be read: {error}") from None
         await self._server.set_serving()
-        if self._settings.ready_file is not None:
-            write_ready_file(
-                self._settings.ready_file, json.dumps({"addresses": list(addresses), "http": http_address})
-            )
+        self._tell_ready(json.dumps({"addresses": list(addresses), "http": http_address}))
         notify_supervisor("READY=1")
         _LOG.info("serving", extra=fields(node=self._settings.node_name, instance=self._resources.instance_id))
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()
         await self._monitor.run()
+
+    def _tell_ready(self, text: str) -> None:
+        path = self._settings.ready_file
+        try:
+            if path is not None:
+                write_ready_file(path, text)
+        except OSError as error:
+            raise StartError(f'COCOON_NODE_READY_FILE="{path}": {os.strerror(error.errno or 0)}') from None
 
     async def _ready(self) -> Page:
         if self._resources.report is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from agent.config import SETTINGS, Settings
-from agent.config_sources import Loaded, load
+from agent.config_sources import Loaded, load, shown
 from common.version import VERSION
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def serve(config_file: str | None, **options: str | None) -> None:
     """Serve the gRPC API until SIGTERM or SIGINT."""
     loaded = _load(config_file, options)
     settings = _settings_or_exit(loaded)
+    import logging
+
     from common.logging import set_up_logging
 
     set_up_logging(settings.log_format, settings.log_level)
@@ -59,6 +61,9 @@ def serve(config_file: str | None, **options: str | None) -> None:
         asyncio.run(app.serve(settings))
     except app.StartError as error:
         _fail(str(error), error.status)
+    except Exception:
+        logging.getLogger(__name__).exception("the agent broke")
+        raise
 
 
 @cli.command()
@@ -103,7 +108,7 @@ def explain(resource: str | None, address: str | None, config_file: str | None, 
         report = _probe(settings)
     known = [entry.name for entry in report.resources]
     if resource is not None and resource not in known:
-        _fail(f'resource "{resource[:100]!s}": must be one of {", ".join(known)}', 2)
+        _fail(f"resource {shown(resource)}: must be one of {', '.join(known)}", 2)
     printing.print_explanation(report, resource)
 
 
@@ -138,8 +143,11 @@ def config_check(config_file: str | None, **options: str | None) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line."""
-    cli(prog_name="cocoon-node-agent")
+    """Run the command line. What nobody foresaw ends as one sentence too; `serve` has logged where it happened."""
+    try:
+        cli(prog_name="cocoon-node-agent")
+    except Exception as error:
+        _fail(f"internal error, please report it: {type(error).__name__}: {error}", 1)
     sys.exit(0)
 
 

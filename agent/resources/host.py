@@ -111,11 +111,11 @@ class HostProbe:
         for entry in entries:
             if not entry.startswith("hugepages-") or not entry.endswith("kB"):
                 continue
-            size = _whole(entry[10:-2], directory) * 1024
+            size = _whole("hugepages", directory, entry[10:-2]) * 1024
             if size == memory.default_page_bytes:
                 continue
             origin = f"{directory}/{entry}/nr_hugepages"
-            if pages := _whole(_read("hugepages", origin), origin):
+            if pages := _whole("hugepages", origin, _read("hugepages", origin)):
                 found[size] = pages * size
         return found
 
@@ -153,16 +153,15 @@ def _number_after(data: bytes, key: bytes, origin: str) -> int | None:
     start += len(key)
     end = data.find(b"\n", start)
     text = data[start : end if end >= 0 else len(data)]
-    return _whole(text[:-3] if text.endswith(b" kB") else text, origin)
+    return _whole("memory", origin, text[:-3] if text.endswith(b" kB") else text)
 
 
-def _whole(text: str | bytes, origin: str) -> int:
+def _whole(resource: str, origin: str, text: str | bytes) -> int:
     try:
         number = int(text)
     except ValueError:
         number = -1
     if number < 0:
-        resource = "memory" if origin.endswith("meminfo") else "hugepages"
         raise ProbeError(resource, origin, "a whole number was expected")
     return number
 

@@ -4,14 +4,21 @@ Why this exists: certificates are rotated while agents run. A new file takes eff
 or a half-written one, keeps the last good certificates and shows in a metric.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 
 from common.logging import fields
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,6 +50,16 @@ class TlsFiles:
             configuration,
             self._changed,  # type: ignore[arg-type]  # None, "no change", is missing from the stubs
             require_client_authentication=True,
+        )
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric families: a broken file shows here while the last good one serves."""
+        from prometheus_client.core import CounterMetricFamily
+
+        return (
+            CounterMetricFamily(
+                "cocoon_node_failed_tls_reloads", "Readings of changed TLS files that failed.", self.failed_reloads
+            ),
         )
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
