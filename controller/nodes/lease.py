@@ -248,10 +248,9 @@ class LeaseKeeper:
         while True:
             page = self._decode_list(await self._client.get_bytes(_COLLECTION, query))
             leases.extend(page.items or ())
-            token = page.metadata.get("continue")
-            if not token:
+            if not page.metadata.next_token:
                 return leases
-            query["continue"] = str(token)
+            query["continue"] = page.metadata.next_token
 
     async def _get(self, name: str) -> LeaseObject | None:
         try:

@@ -102,6 +102,17 @@ class NodeObject(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
+class _ListMeta(msgspec.Struct):
+    next_token: str = msgspec.field(name="continue", default="")
+
+
+class NodeList(msgspec.Struct):
+    """One page of Nodes."""
+
+    items: list[NodeObject] | None = None
+    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+
+
 class LeaseObject(msgspec.Struct, rename="camel"):
     """A Lease; what others put into it is kept as it is, so that a renewal sends it back."""
 
@@ -124,7 +135,7 @@ class LeaseList(msgspec.Struct):
     """One page of Leases."""
 
     items: list[LeaseObject] | None = None
-    metadata: dict[str, object] = msgspec.field(default_factory=dict)
+    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
 
 
 _decode_node = msgspec.json.Decoder(NodeObject).decode
