@@ -8,44 +8,38 @@ from tempfile import TemporaryDirectory
 
 import grpc
 
-from benchmarks.processes import Child, free_port, python
+from benchmarks.processes import Child, free_port, python, wait_for_port
 from cocoonstack.node.v1 import node_resources_pb2 as pb
 
 GET = "/cocoonstack.node.v1.NodeResources/GetNodeResources"
 _SERVING_SECONDS = 60
+_POLL_SECONDS = 0.002
 
 
 class Served:
     """A server that answers `GetNodeResources`: its process, its address, and how long its first answer took."""
 
-    def __init__(self, child: Child, port: int, *, poll_seconds: float = 0.002) -> None:
+    def __init__(self, child: Child, port: int) -> None:
         self.child = child
         self.address = f"127.0.0.1:{port}"
-        self.first_answer = _first_answer(child, self.address, poll_seconds)
+        # The port first: a channel that finds it closed would wait for its own next attempt, not for the server.
+        wait_for_port(child, port, _SERVING_SECONDS)
+        self.first_answer = _first_answer(child, self.address)
         self.start_seconds = time.monotonic() - child.started_at
 
 
-def _first_answer(child: Child, address: str, poll_seconds: float) -> bytes:
-    # Quick to connect again, because the time until a connection is part of what is measured; the same for both sides.
-    options = [
-        ("grpc.initial_reconnect_backoff_ms", 1),
-        ("grpc.min_reconnect_backoff_ms", 1),
-        ("grpc.max_reconnect_backoff_ms", 2),
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
+def _first_answer(child: Child, address: str) -> bytes:
     deadline = time.monotonic() + _SERVING_SECONDS
-    with grpc.insecure_channel(address, options=options) as channel:
+    with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         call: Callable[..., bytes] = channel.unary_unary(GET)
         while True:
             try:
-                answer = call(b"", timeout=5)
+                return call(b"", timeout=5)
             except grpc.RpcError as error:
                 child.check_running()
                 if time.monotonic() > deadline:
                     raise child.failed(f"no answer within {_SERVING_SECONDS} s, last {error.code()}") from error
-                time.sleep(poll_seconds)
-            else:
-                return answer
+                time.sleep(_POLL_SECONDS)
 
 
 def agent_settings(directory: Path, port: int) -> dict[str, str]:
@@ -69,7 +63,7 @@ def agent(extra: Mapping[str, str] | None = None, directory: Path | None = None)
     with TemporaryDirectory(prefix="cocoon-benchmark-") as made:
         port = free_port()
         settings = agent_settings(directory or Path(made), port) | dict(extra or {})
-        with Child(python("-m", "agent.cli", "serve"), settings) as child:
+        with Child(python("-c", "from agent.cli import main; main()", "serve"), settings) as child:
             yield Served(child, port)
 
 
