@@ -2,7 +2,7 @@
 
 `python -m benchmarks.fleet COUNT` binds COUNT free ports, prints one JSON line `{"agents": {NAME: PORT, …}}`, and
 serves until standard input ends or SIGTERM. A line `change NAME` on standard input changes that agent's memory by one
-page; the answer is a JSON line `{"name", "memory_bytes", "at"}` with the monotonic time of the change, in seconds. The
+page; the answer is a JSON line `{"name", "memory", "at"}` with the monotonic time of the change, in seconds. The
 streams behave as the real agent's: the report at once, again at each change, a heartbeat every 10 s; owner syncs are
 acknowledged.
 """
@@ -219,7 +219,7 @@ def _obey(agents: dict[str, SimulatedAgent], line: str) -> dict[str, object]:
     agent = agents[name]
     changed_at = time.monotonic()
     agent.change()
-    return {"name": name, "memory_bytes": agent.memory_bytes, "at": changed_at}
+    return {"name": name, "memory": _quantity(agent.memory_bytes), "at": changed_at}
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.processes import BenchmarkError, Child, python
+from benchmarks.processes import BenchmarkError, Child, free_port, python
 from devenv.control_plane import ControlPlane, Options
 from devenv.kube_api import Json
 from devenv.processes import wait_until
@@ -82,8 +82,13 @@ def _ports(fleet: Child) -> dict[str, int]:
 
 
 def _controller_command(plane: ControlPlane, agents: Path) -> list[str]:
-    kubeconfig = plane.kubeconfig("controller")
-    return python("-m", "controller.cli", "run", "--kubeconfig", str(kubeconfig), "--agents-file", str(agents))
+    settings = {
+        "--kubeconfig": str(plane.kubeconfig("controller")),
+        "--agents-file": str(agents),
+        "--http-listen": f"127.0.0.1:{free_port()}",
+    }
+    words = [word for setting in settings.items() for word in setting]
+    return python("-c", "from controller.cli import main; main()", "run", *words)
 
 
 def _wait_ready(plane: ControlPlane, controller: Child, count: int) -> None:

@@ -10,7 +10,6 @@ from benchmarks.node_watch import NodeWatch, watch_nodes
 
 NAME = "change"
 _SHOWN_SECONDS = 30
-_KIBIBYTE = 1024
 # Between two changes: others may be under way, but they do not queue up behind each other.
 _PAUSE_SECONDS = 0.02
 
@@ -32,7 +31,6 @@ def _change(cluster: FleetCluster, watch: NodeWatch, name: str) -> float:
     cluster.controller.check_running()
     cluster.fleet.tell(f"change {name}")
     change = cluster.fleet.read_json(_SHOWN_SECONDS)
-    memory = f"{int(str(change['memory_bytes'])) // _KIBIBYTE}Ki"
-    shown_at = watch.wait_for(name, memory, _SHOWN_SECONDS)
+    shown_at = watch.wait_for(name, str(change["memory"]), _SHOWN_SECONDS)
     time.sleep(_PAUSE_SECONDS)
     return (shown_at - float(str(change["at"]))) * 1000
