@@ -91,7 +91,7 @@ class Controller:
         reasons = self.fleet.unready_reasons()
         watch = self.nodes.reflector
         if not watch.has_synced:
-            reasons.insert(0, f"Nodes: {watch.problem}")
+            reasons.insert(0, f"Nodes: {watch.problem or 'not listed yet'}")
         return reasons
 
     async def watch(self) -> None:
@@ -142,14 +142,14 @@ async def open_client(settings: Settings) -> AsyncIterator[KubeClient]:
 
 
 @contextlib.asynccontextmanager
-async def agent_sources(settings: Settings, client: KubeClient | None) -> AsyncIterator[list[AgentSource]]:
-    """Every way of finding agents that the settings name; the EndpointSlices of a Service need the client."""
+async def agent_sources(settings: Settings, client: KubeClient) -> AsyncIterator[list[AgentSource]]:
+    """Every way of finding agents that the settings name; those in the cluster are read by `client`."""
     sources: list[AgentSource] = []
     if settings.agents is not None:
         sources.append(StaticList(settings.agents))
     if settings.agents_file is not None:
         sources.append(EndpointsFile(settings.agents_file))
-    if settings.agents_service is not None and client is not None:
+    if settings.agents_service is not None:
         sources.append(EndpointSlices(client, *settings.agents_service, settings.agents_port_name or ""))
     if settings.agents_dns is None:
         yield sources
@@ -162,11 +162,14 @@ async def agent_sources(settings: Settings, client: KubeClient | None) -> AsyncI
 
 
 async def ask_agents(
-    settings: Settings, client: KubeClient | None, wait_seconds: float
+    settings: Settings, client: KubeClient, wait_seconds: float, *, only: str = ""
 ) -> tuple[list[AgentAnswer], list[str]]:
-    """Ask every agent once; return the answers and what could not be looked up. Raises `StartError`."""
+    """Ask every agent once, or those that may speak for the node `only`; return answers and what was not found.
+
+    Raises `StartError`.
+    """
     async with agent_sources(settings, client) as sources:
-        return await survey_agents(sources, client_credentials(settings), wait_seconds)
+        return await survey_agents(sources, client_credentials(settings), wait_seconds, only=only)
 
 
 def client_credentials(settings: Settings) -> ClientCredentials | None:

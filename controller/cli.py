@@ -105,13 +105,14 @@ def nodes(output: str, config_file: str | None, **options: str | None) -> None:
 
 @cli.command()
 @click.argument("node")
+@click.option("--machine-id", metavar="ID", help="Which machine, when several answer as NODE.")
 @_settings_options
-def accept(node: str, config_file: str | None, **options: str | None) -> None:
+def accept(node: str, machine_id: str | None, config_file: str | None, **options: str | None) -> None:
     """Say that another machine under the name NODE is right, such as a host that was reinstalled."""
     settings = _settings(config_file, options)
     from controller import commands
 
-    click.echo(_do(commands.accept(settings, node)))
+    click.echo(_do(commands.accept(settings, node, machine_id)))
 
 
 @cli.command()
@@ -178,9 +179,18 @@ def main() -> NoReturn:
 
 def _settings(config_file: str | None, options: dict[str, str | None], *, needs_agents: bool = True) -> Settings:
     try:
-        return load_settings(options, os.environ, config_file, needs_agents=needs_agents)
+        settings = load_settings(options, os.environ, config_file, needs_agents=needs_agents)
     except SettingsError as error:
         _fail("\n".join(error.problems), 2)
+    import logging
+
+    from common.logging import set_up_logging
+
+    # Commands that answer and end say what went wrong themselves; their log is for those who ask for it.
+    set_up_logging(settings.log_format, settings.log_level)
+    if settings.log_level != "debug":
+        logging.getLogger().setLevel(logging.CRITICAL)
+    return settings
 
 
 def _do(work: Coroutine[Any, Any, _Result]) -> _Result:

@@ -99,8 +99,10 @@ class EndpointsFile:
                 if text is not None:
                     publish(parse_endpoints(text, self._path))
                     self.answered, self.problem = True, ""
-            except (OSError, UnicodeDecodeError, EndpointError) as error:
-                _tell(self, f"{self._path}: {error}; the last good list is kept")
+            except OSError as error:
+                _tell(self, f"{self._path}: {os.strerror(error.errno or 0)}")
+            except (UnicodeDecodeError, EndpointError) as error:
+                _tell(self, f"{self._path}: {error}")
             await asyncio.sleep(self._poll_seconds)
 
     def _read_if_changed(self) -> str | None:
@@ -143,10 +145,10 @@ class DnsNames:
             try:
                 found = tuple(sorted(await (self._from_srv() if self._is_srv else self._from_addresses())))
             except aiodns.error.DNSError as error:
-                _tell(self, f"{self.name}: {error.args[-1]}; the last good list is kept")
+                _tell(self, f"{self.name}: {error.args[-1]}")
             else:
                 if not found:
-                    _tell(self, f"{self.name}: no usable record; the last good list is kept")
+                    _tell(self, f"{self.name}: no usable record")
                 elif found != published:
                     publish(found)
                     published = found
@@ -223,6 +225,8 @@ def _addresses(records: Iterable[pycares.DNSRecord]) -> dict[str, list[str]]:
 
 def _tell(source: "EndpointsFile | DnsNames", problem: str) -> None:
     """Log a problem when it appears or changes, not at each look."""
+    if source.answered:
+        problem += "; the last good list is kept"
     if source.problem != problem:
         log.warning("agents could not be looked up", extra=fields(source=source.name, problem=problem))
     source.problem = problem

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.agents.credentials import ClientCredentials
-from controller.agents.discovery import AgentSource
+from controller.agents.discovery import AgentSource, Publish
 from controller.agents.fleet import AgentFleet
 from controller.nodes.report import NodeReport
 
@@ -48,16 +48,47 @@ class _Collector:
         """Nothing to note."""
 
 
+class _Narrowed:
+    """A source that names only the agents that may speak for one node."""
+
+    def __init__(self, source: AgentSource, node_name: str) -> None:
+        self._source = source
+        self._node_name = node_name
+
+    @property
+    def name(self) -> str:
+        """The source's."""
+        return self._source.name
+
+    @property
+    def problem(self) -> str:
+        """The source's."""
+        return self._source.problem
+
+    @property
+    def answered(self) -> bool:
+        """The source's."""
+        return self._source.answered
+
+    async def run(self, publish: Publish) -> None:
+        """Publish what is left."""
+        names = ("", self._node_name)
+        await self._source.run(lambda found: publish(tuple(each for each in found if each.node_name in names)))
+
+
 async def survey_agents(
-    sources: Sequence[AgentSource], credentials: ClientCredentials | None, wait_seconds: float
+    sources: Sequence[AgentSource], credentials: ClientCredentials | None, wait_seconds: float, *, only: str = ""
 ) -> tuple[list[AgentAnswer], list[str]]:
     """Ask every agent once; return the answers by node name, and what could not be looked up.
+
+    With `only`, agents known to be of other nodes are left alone.
 
     Ends as soon as every source has answered and every agent has reported or failed once, at the latest after
     `wait_seconds`.
     """
     collector = _Collector()
-    fleet = AgentFleet(sources, collector, credentials)
+    asked = [_Narrowed(source, only) for source in sources] if only else sources
+    fleet = AgentFleet(asked, collector, credentials)
     running = asyncio.create_task(fleet.run(), name="survey")
     try:
         try:
@@ -85,6 +116,6 @@ async def survey_agents(
 
 
 def _is_complete(fleet: AgentFleet) -> bool:
-    return not fleet.unready_reasons() and all(
+    return all(source.answered or source.problem for source in fleet.sources) and all(
         connection.reports or connection.reason != "NotYetConnected" for connection in fleet.connections
     )

@@ -80,7 +80,7 @@ class Reflector(Generic[T]):
         """Watch the collection at `path` (`/api/v1/nodes`); `query` may hold `labelSelector` and `fieldSelector`."""
         self.path = path
         self.items: dict[str, T] = {}
-        self.problem = "not listed yet"
+        self.problem = ""
         self.lists = 0
         self.last_contact_at = 0.0
         self._transport = transport

@@ -8,7 +8,7 @@ from common.http_listener import Page, Route
 
 _CONTENT_TYPE = str(CONTENT_TYPE_LATEST)
 # They double the page and say nothing that a scraper does not see by itself.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library does not annotate it
 
 
 def routes(unready_reasons: Callable[[], Sequence[str]]) -> Mapping[str, Route]:
