@@ -125,5 +125,4 @@ def _wait_until_ready(api: KubeApi, controller: ControllerProcess) -> None:
 
 def _remove_node(api: KubeApi) -> None:
     for path in (_NODE, _LEASE):
-        if api.find(path) is not None:
-            api.delete(path)
+        api.discard(path)

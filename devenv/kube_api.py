@@ -66,7 +66,7 @@ class KubeApi:
             trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
         if cluster.cert_file:
             trust.load_cert_chain(cluster.cert_file, cluster.key_file)
-        return cls(cluster.host, trust, cluster.get_api_key_with_prefix("authorization") or "")
+        return cls(cluster.host, trust, cluster.get_api_key_with_prefix("BearerToken", alias="authorization") or "")
 
     def __enter__(self) -> Self:
         return self
@@ -126,6 +126,14 @@ class KubeApi:
     def delete(self, path: str, **options: int | str) -> Json:
         """DELETE `path` with the given DeleteOptions, such as gracePeriodSeconds=0."""
         return self._json("DELETE", path, json=options or None)
+
+    def discard(self, path: str) -> None:
+        """DELETE `path`; an object that is gone already is as good."""
+        try:
+            self.delete(path)
+        except ApiError as error:
+            if error.status != httpx.codes.NOT_FOUND:
+                raise
 
     def apply_file(self, file: Path, *, manager: str = "development") -> None:
         """Server-side apply of every document in a YAML file of the kinds our `deploy/` folder uses."""

@@ -159,8 +159,7 @@ def controller_process(
         controller.release()
     for name in names:
         for path in (f"{cluster.NODES}/{name}", f"{cluster.LEASES}/{name}"):
-            if kube.find(path) is not None:
-                kube.delete(path)
+            kube.discard(path)
 
 
 @pytest.fixture

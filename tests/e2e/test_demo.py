@@ -67,3 +67,17 @@ def test_ctrl_c_ends_everything_and_leaves_nothing(control_plane: ControlPlane, 
         demo.wait()
     assert not [child.pid for child in children if child.is_running()]
     assert kube.find("/api/v1/nodes/demo") is None
+
+
+@pytest.mark.timeout(300)
+def test_a_node_of_the_same_name_is_not_taken_over(control_plane: ControlPlane, kube: KubeApi) -> None:
+    kube.create("/api/v1/nodes", {"metadata": {"name": "demo"}})
+    try:
+        answer = subprocess.run(
+            [*_DEMO, "--once", "--kubeconfig", control_plane.kubeconfig()], capture_output=True, text=True, check=False
+        )
+        assert answer.returncode == 1
+        assert answer.stderr.splitlines()[-1].startswith("run: this cluster has a Node demo already")
+        assert kube.find("/api/v1/nodes/demo") is not None
+    finally:
+        kube.delete("/api/v1/nodes/demo")

@@ -96,6 +96,6 @@ def node_writes(audit: AuditLog, since: int, name: str) -> list[Write]:
     return audit.writes(since, user=CONTROLLER_USER, resource="nodes", name=name)
 
 
-def events_about(kube: KubeApi, name: str) -> list[Json]:
-    """Return the events about a Node."""
-    return [event for event in kube.items(EVENTS) if event["involvedObject"].get("name") == name]
+def event_reasons(kube: KubeApi, name: str) -> set[str]:
+    """Return the reasons of the events about an object of this name, whoever sent them."""
+    return {event["reason"] for event in kube.items(EVENTS) if event["involvedObject"].get("name") == name}
