@@ -66,8 +66,8 @@ class LedgerContents:
 class LedgerChange:
     """One transaction. Fields left out stay as they are.
 
-    `facts` replaces what is recorded of a snapshot that is in the store, None forgets it. `gone` are snapshots that
-    left the store without our doing. `owners` replaces the whole set.
+    `facts` replaces what is recorded of a snapshot that is in the store, None forgets it and its removal. `gone` are
+    snapshots that left the store without our doing. `owners` replaces the whole set.
     """
 
     state: LedgerState | None = None
@@ -76,7 +76,7 @@ class LedgerChange:
     owners: Sequence[Owner] | None = None
     superseded_uids: Iterable[str] = ()
     removal_begun: SnapshotKey | None = None
-    removal_ended: SnapshotKey | None = None
+    removals_ended: Iterable[SnapshotKey] = ()
 
 
 _STATE = msgspec.json.Decoder(LedgerState)
@@ -138,10 +138,9 @@ def write_change(connection: sqlite3.Connection, change: LedgerChange) -> None:
     if change.owners is not None:
         _write_owners(connection, change.owners)
     _write_superseded(connection, tuple(change.superseded_uids))
+    connection.executemany("DELETE FROM removals WHERE name = ? AND snapshot_id = ?", tuple(change.removals_ended))
     if change.removal_begun is not None:
         connection.execute("INSERT OR IGNORE INTO removals VALUES (?, ?)", change.removal_begun)
-    if change.removal_ended is not None:
-        connection.execute("DELETE FROM removals WHERE name = ? AND snapshot_id = ?", change.removal_ended)
 
 
 def is_damage(error: BaseException) -> bool:
@@ -173,6 +172,7 @@ def _write_snapshots(connection: sqlite3.Connection, change: LedgerChange) -> No
     connection.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, NULL)", kept)
     forgotten = [key for key, facts in change.facts.items() if facts is None]
     connection.executemany("DELETE FROM snapshots WHERE name = ? AND snapshot_id = ?", forgotten)
+    connection.executemany("DELETE FROM removals WHERE name = ? AND snapshot_id = ?", forgotten)
     gone = list(change.gone)
     if not gone:
         return

@@ -1,0 +1,258 @@
+"""Collections: make the plan, tell it, and remove item by item as long as each is still what the plan saw.
+
+Why this exists: a collection may take long, and the world goes on meanwhile. So the lock is taken for one item at a
+time, every item is decided again right before its removal, and what has changed is left alone.
+"""
+
+import asyncio
+import enum
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+
+from agent.snapshots.authority import Caller, admit
+from agent.snapshots.cache_core import CacheCore
+from agent.snapshots.cache_refresh import Refresher
+from agent.snapshots.cache_removal import remove_snapshot, require_ledger
+from agent.snapshots.cache_settings import CollectionMode
+from agent.snapshots.collection import (
+    Candidate,
+    CollectionReason,
+    DiskUse,
+    PlannedRemoval,
+    Policy,
+    is_collectable,
+    plan_collection,
+    pressure_of,
+)
+from agent.snapshots.errors import LedgerUnavailableError, SnapshotError, StoreUnavailableError, TooManyRequestsError
+from agent.snapshots.inventory import KnownSnapshot
+from agent.snapshots.ledger_rows import LedgerChange
+from agent.snapshots.model import DeferredReason, Retention, SnapshotState
+from agent.snapshots.ownership import is_foreign
+
+MAX_WAITING = 4
+_COLLECTABLE = (SnapshotState.UNCLAIMED, SnapshotState.INVALID, SnapshotState.RETAINED)
+
+
+class CollectionTrigger(enum.Enum):
+    """Why a collection runs; values are those of the API."""
+
+    REQUESTED = 1
+    POLICY = 2
+    WATERMARK = 3
+
+
+class CollectionOutcome(enum.Enum):
+    """What a collection did with one snapshot; values are those of the API."""
+
+    REMOVED = 1
+    WOULD_REMOVE = 2
+    SKIPPED = 3
+    FAILED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedItem:
+    """One item of the plan and what was done with it."""
+
+    name: str
+    bytes: int
+    last_use_at: float
+    reason: CollectionReason
+    outcome: CollectionOutcome
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionSummary:
+    """How a collection ended. `deferred_reason` is set when nothing was done at all."""
+
+    trigger: CollectionTrigger
+    started_at: float
+    ended_at: float
+    removed_count: int = 0
+    removed_bytes: int = 0
+    skipped_count: int = 0
+    deferred_reason: str = ""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Doomed:
+    """An item of the plan with the snapshot it was made for."""
+
+    item: PlannedRemoval
+    key: tuple[str, str]
+    version: object
+    retentions: tuple[Retention, ...]
+
+
+class Collector:
+    """Runs one collection at a time and lets a few wait."""
+
+    def __init__(self, core: CacheCore, refresher: Refresher) -> None:
+        self._core = core
+        self._refresher = refresher
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self.last: CollectionSummary | None = None
+
+    async def collect(
+        self, trigger: CollectionTrigger, caller: Caller, *, policy: Policy | None = None, dry_run: bool = False
+    ) -> AsyncGenerator[CollectedItem | CollectionSummary, None]:
+        """Yield each item as it is done, the summary last. `policy` takes the place of the configured one.
+
+        Raises WrongClusterError, StaleControllerEpochError, TooManyRequestsError, StoreUnavailableError,
+        LedgerUnavailableError, all before the first item.
+        """
+        if self._turn.locked() and self._waiting >= MAX_WAITING:
+            raise TooManyRequestsError(f"a collection is running and {MAX_WAITING} are waiting; try again later")
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            mode = self._core.settings.collection
+            dry = dry_run or mode is CollectionMode.REPORT
+            summary = CollectionSummary(trigger, self._core.clock.wall(), 0.0, dry_run=dry)
+            deferred, plan = await self._prepare(caller, policy, dry_run=dry)
+            for doomed in plan:
+                done = _would(doomed.item) if dry else await self._remove(doomed)
+                summary = _count(summary, done)
+                yield done
+            summary = replace(summary, ended_at=self._core.clock.wall(), deferred_reason=deferred)
+            if not dry_run and (plan or trigger is not CollectionTrigger.WATERMARK):
+                self.last = summary
+            yield summary
+        finally:
+            self._turn.release()
+
+    async def _prepare(self, caller: Caller, policy: Policy | None, *, dry_run: bool) -> tuple[str, list[_Doomed]]:
+        return await self._core.exclusively(lambda: self._plan(caller, policy, dry_run=dry_run))
+
+    async def _plan(self, caller: Caller, policy: Policy | None, *, dry_run: bool) -> tuple[str, list[_Doomed]]:
+        """Return why nothing may be done, or the plan. Called under the lock."""
+        core = self._core
+        core.require_acceptance()
+        authority = admit(core.state.authority, caller)
+        if core.settings.collection is CollectionMode.OFF:
+            return DeferredReason.COLLECTION_OFF.value, []
+        await self._refresher.look_for_changes(ask_engine=True)
+        await require_ledger(core)
+        core.expire()
+        if not dry_run and authority != core.state.authority:
+            await core.commit(LedgerChange(state=replace(core.state, authority=authority)))
+        if not _picture_is_complete(core):
+            return DeferredReason.OWNER_SYNC_BEHIND.value, []
+        return await self._planned(core.settings.policy if policy is None else policy)
+
+    async def _planned(self, policy: Policy) -> tuple[str, list[_Doomed]]:
+        core = self._core
+        pressure = pressure_of(await disk_use(core), core.settings.watermarks)
+        if not policy and not pressure:
+            return DeferredReason.NO_POLICY.value, []
+        moment = core.moment()
+        candidates = [_candidate(core, record) for record in core.inventory.in_states(*_COLLECTABLE)]
+        plan = await core.in_store(
+            plan_collection, candidates, policy, pressure, moment, grace_seconds=core.settings.grace_seconds
+        )
+        doomed = []
+        for item in plan:
+            record = core.inventory.get(item.name)
+            if record is not None:
+                doomed.append(_Doomed(item, record.key, record.entry.version, record.facts.retentions))
+        if not doomed and moment.clock_in_doubt:
+            return DeferredReason.CLOCK_IN_DOUBT.value, []
+        return "", doomed
+
+    async def _remove(self, doomed: _Doomed) -> CollectedItem:
+        return await self._core.exclusively(lambda: self._remove_if_unchanged(doomed))
+
+    async def _remove_if_unchanged(self, doomed: _Doomed) -> CollectedItem:
+        """Remove one item if it is still what the plan saw. Called under the lock."""
+        core = self._core
+        core.expire()
+        record = core.inventory.get(doomed.item.name)
+        changed = _why_not(core, doomed, record)
+        if changed or record is None:
+            return _done(doomed.item, CollectionOutcome.SKIPPED, changed)
+        try:
+            await remove_snapshot(core, record)
+        except (StoreUnavailableError, LedgerUnavailableError) as error:
+            return _done(doomed.item, CollectionOutcome.FAILED, str(error))
+        except SnapshotError as error:
+            await self._refresher.look_at([record.name])
+            return _done(doomed.item, CollectionOutcome.SKIPPED, str(error))
+        counters, reason = core.counters, doomed.item.reason
+        counters.collected[reason] = counters.collected.get(reason, 0) + 1
+        counters.collected_bytes[reason] = counters.collected_bytes.get(reason, 0) + doomed.item.bytes
+        return _done(doomed.item, CollectionOutcome.REMOVED, "")
+
+
+async def disk_use(core: CacheCore) -> DiskUse:
+    """Return how full the store's file system is. Raises StoreUnavailableError."""
+    usage = await core.in_store(core.store.usage)
+    return DiskUse(
+        total_bytes=usage.total_bytes,
+        available_bytes=usage.available_bytes,
+        trash_bytes=core.store.trash_bytes(),
+        total_inodes=usage.total_inodes,
+        available_inodes=usage.available_inodes,
+    )
+
+
+def _picture_is_complete(core: CacheCore) -> bool:
+    if core.state.everything_in_use:
+        return False
+    if core.knowledge().fresh:
+        return True
+    return core.settings.standalone and core.state.authority.epoch is None
+
+
+def _candidate(core: CacheCore, record: KnownSnapshot) -> Candidate:
+    owner = record.facts.owner
+    return Candidate(
+        name=record.name,
+        state=record.state,
+        exclusive_bytes=record.entry.exclusive_bytes,
+        last_use_at=record.last_use_at,
+        unclaimed_at=record.facts.unclaimed_at,
+        retentions=record.facts.retentions,
+        shared_files=record.entry.linked_files,
+        foreign=owner is not None and is_foreign(owner, core.settings.trusted_vm_prefixes),
+        unreadable=record.is_unreadable,
+    )
+
+
+def _why_not(core: CacheCore, doomed: _Doomed, record: KnownSnapshot | None) -> str:
+    """Return what has changed since the plan was made; empty when nothing has."""
+    if record is None:
+        return "it is gone"
+    if record.key != doomed.key or record.entry.version != doomed.version:
+        return "another snapshot stands under the name now"
+    if record.facts.retentions != doomed.retentions:
+        return "its retention has changed"
+    if not is_collectable(_candidate(core, record), core.moment(), core.settings.grace_seconds):
+        return f"it is {record.state.name} now"
+    if not _picture_is_complete(core):
+        return "the last owner sync is too old"
+    return ""
+
+
+def _would(item: PlannedRemoval) -> CollectedItem:
+    return _done(item, CollectionOutcome.WOULD_REMOVE, "")
+
+
+def _done(item: PlannedRemoval, outcome: CollectionOutcome, message: str) -> CollectedItem:
+    return CollectedItem(item.name, item.bytes, item.last_use_at, item.reason, outcome, message)
+
+
+def _count(summary: CollectionSummary, done: CollectedItem) -> CollectionSummary:
+    if done.outcome in (CollectionOutcome.REMOVED, CollectionOutcome.WOULD_REMOVE):
+        return replace(
+            summary,
+            removed_count=summary.removed_count + 1,
+            removed_bytes=summary.removed_bytes + done.bytes,
+        )
+    return replace(summary, skipped_count=summary.skipped_count + 1)

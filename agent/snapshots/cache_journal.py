@@ -1,0 +1,138 @@
+"""What the cache has to write down: commits of promises, and the backlog of what was merely observed.
+
+Why this exists: a promise is committed before it is shown, or it was not made. What was observed (a snapshot appeared
+or went, its time unclaimed began) would be observed again, so it is shown at once and rides on the next commit; a
+ledger that cannot be written never stops answers that only read.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import ParamSpec, TypeVar
+
+from agent.snapshots.errors import LedgerUnavailableError
+from agent.snapshots.ledger import Ledger
+from agent.snapshots.ledger_rows import MAX_GONE_ROWS, MAX_SUPERSEDED, LedgerChange, LedgerState, SnapshotKey
+from agent.snapshots.model import NO_FACTS, Moment, SnapshotFacts
+
+_log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_ABSENT = object()
+
+
+class Journal:
+    """The ledger as the event loop sees it.
+
+    Attributes:
+        ledger: Called in a thread of its own only.
+        state: As last committed.
+        gone: Facts of snapshots that left the store, by name and id, oldest first.
+        superseded: UIDs of pods whose place another has taken, oldest first.
+        fault: Why the ledger could not be used at the last attempt; None when it could.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        """Take the ledger; it is opened by whoever reads it first."""
+        self.ledger = ledger
+        self.state = LedgerState()
+        self.gone: dict[SnapshotKey, SnapshotFacts] = {}
+        self.superseded: dict[str, None] = {}
+        self.fault: LedgerUnavailableError | None = None
+        self._facts: dict[SnapshotKey, SnapshotFacts | None] = {}
+        self._went: dict[SnapshotKey, None] = {}
+        self._replaced: dict[str, None] = {}
+        self._ended: dict[SnapshotKey, None] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshot-ledger")
+
+    async def in_thread(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run a blocking call of the ledger in its thread; remember whether the ledger is available."""
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(*args, **kwargs))
+        except LedgerUnavailableError as error:
+            if self.fault is None:
+                _log.error("%s", error)
+            self.fault = error
+            raise
+        self.fault = None
+        return result
+
+    def close(self) -> None:
+        """End the thread and close the ledger; blocks. May be repeated."""
+        self._thread.shutdown(wait=True)
+        self.ledger.close()
+
+    def observe(self, key: SnapshotKey, facts: SnapshotFacts) -> None:
+        """Have facts written with the next commit."""
+        self._facts[key] = None if facts == NO_FACTS else facts
+        self._went.pop(key, None)
+
+    def observe_gone(self, key: SnapshotKey, facts: SnapshotFacts) -> None:
+        """Keep the facts of a snapshot that has left the store without our doing, in case it comes back."""
+        self.gone[key] = facts
+        self._went[key] = None
+
+    def forget(self, key: SnapshotKey) -> None:
+        """Drop everything about a snapshot that has been removed by us, its removal included."""
+        self.gone.pop(key, None)
+        self._went.pop(key, None)
+        self._facts[key] = None
+
+    def note_superseded(self, uids: Iterable[str]) -> None:
+        """Remember pods in whose place another of their name has come."""
+        for uid in uids:
+            if uid not in self.superseded:
+                self.superseded[uid] = None
+                self._replaced[uid] = None
+        while len(self.superseded) > MAX_SUPERSEDED:
+            del self.superseded[next(iter(self.superseded))]
+
+    def note_removal_ended(self, key: SnapshotKey) -> None:
+        """Note that a removal whose intent was recorded did not happen."""
+        self._ended[key] = None
+
+    async def commit(self, change: LedgerChange, moment: Moment, *, urgent: bool = False) -> None:
+        """Commit a change together with the backlog.
+
+        Raises LedgerUnavailableError; then nothing was changed, and the backlog waits for the next commit.
+        """
+        state = replace(change.state or self.state, clock_in_doubt=moment.clock_in_doubt)
+        if not moment.clock_in_doubt:
+            state = replace(state, last_write_at=moment.now)
+        facts, went, replaced, ended = dict(self._facts), dict(self._went), dict(self._replaced), dict(self._ended)
+        whole = replace(
+            change,
+            state=state,
+            facts={**facts, **change.facts},
+            gone=tuple(went),
+            superseded_uids=(*replaced, *change.superseded_uids),
+            removals_ended=(*ended, *change.removals_ended),
+        )
+        await self.in_thread(self.ledger.commit, whole, urgent=urgent)
+        self.state = state
+        # What was observed during the commit stays for the next one.
+        for key, one in facts.items():
+            if self._facts.get(key, _ABSENT) is one:
+                del self._facts[key]
+        for key in change.facts:
+            self._facts.pop(key, None)
+        _drop(self._went, went)
+        _drop(self._replaced, replaced)
+        _drop(self._ended, ended)
+        while len(self.gone) > MAX_GONE_ROWS:
+            del self.gone[next(iter(self.gone))]
+
+    async def flush(self, moment: Moment) -> None:
+        """Commit the backlog, if there is any; a failure is remembered in `fault`, not raised."""
+        if self.fault is not None or self._facts or self._went or self._replaced or self._ended:
+            try:
+                await self.commit(LedgerChange(), moment)
+            except LedgerUnavailableError:
+                return
+
+
+def _drop(waiting: dict[_T, None], written: Iterable[_T]) -> None:
+    for key in written:
+        waiting.pop(key, None)
