@@ -50,8 +50,8 @@ class DirectoryStore:
         self.location = location
         self._engine_data = os.path.join(cocoon_root_dir, *ENGINE_DATA)
         self._identity = StoreIdentity(location)
-        self._reclaimer = Reclaimer(self._trash)
         self._removal = threading.Lock()
+        self._reclaimer = Reclaimer(self._trash, self._removal)
 
     def open(self, ledger: LedgerIdentity) -> StoreOpening:
         """See `Store.open`."""
@@ -115,7 +115,7 @@ class DirectoryStore:
             if version_of(present) != entry.version:
                 raise SnapshotChangedError(f"another snapshot stands under the name {quoted(name)} now")
             token = self._move_to_trash(root, name, present)
-        self._reclaimer.add(token, present.exclusive_bytes)
+            self._reclaimer.add(token, present.exclusive_bytes)
         return Removal(
             name=name, snapshot_id=entry.snapshot_id, already_gone=False, pending_bytes=present.exclusive_bytes
         )

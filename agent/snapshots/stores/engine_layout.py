@@ -16,7 +16,6 @@ SNAPSHOT_DIRECTORY = "snapshot"
 DATA_DIRECTORY = "localfile"
 INDEX_DIRECTORY = "db"
 RECENT_NANOSECONDS = 2_000_000_000
-_NO_STATUS = os.stat_result((0,) * 10)
 
 
 class EngineData:
@@ -60,7 +59,7 @@ class EngineData:
 
 def describe_record(name: str, envelope: Envelope, data: EngineData, *, is_doomed: bool) -> StoredSnapshot:
     """Join what the engine lists with the data on the disk. `is_doomed`: its removal had begun and was interrupted."""
-    condition, contents = EntryCondition.READY, DirectoryContents(_NO_STATUS)
+    condition, contents = EntryCondition.READY, DirectoryContents()
     is_there = envelope.snapshot_id in data.directory_names
     try:
         if is_there:
@@ -88,7 +87,7 @@ def describe_record(name: str, envelope: Envelope, data: EngineData, *, is_doome
 
 def describe_unlisted(snapshot_id: str, data: EngineData) -> StoredSnapshot:
     """Describe data that the engine does not list: a snapshot being written or imported, whose name is not known."""
-    contents = DirectoryContents(_NO_STATUS)
+    contents = DirectoryContents()
     try:
         contents = data.contents(snapshot_id)
     except OSError as error:

@@ -1,7 +1,8 @@
 """One background thread that empties the trash of the directory store at low I/O priority.
 
-It takes up whatever lies there, from this run or an earlier one, and needs no record but the trash itself. It never
-follows a link, never enters another file system, and what it cannot remove it reports once and tries again later.
+It takes up what earlier runs left there, and then only what the store says has been moved in durably: an entry that the
+store may still put back is left alone. It never follows a link, never enters another file system, and what it cannot
+remove it reports once and tries again later.
 """
 
 import contextlib
@@ -34,10 +35,16 @@ OpenTrash = Callable[[], contextlib.AbstractContextManager[int]]
 
 
 class Reclaimer:
-    """Empties a trash. `open_trash` gives its open directory, checked to be the right one, and raises SnapshotError."""
+    """Empties a trash.
 
-    def __init__(self, open_trash: OpenTrash) -> None:
+    `open_trash` gives its open directory, checked to be the right one, and raises SnapshotError. `moving` is held by
+    the store while it moves something in: then the trash holds an entry whose removal is not yet decided.
+    """
+
+    def __init__(self, open_trash: OpenTrash, moving: threading.Lock) -> None:
         self._open_trash = open_trash
+        self._moving = moving
+        self._has_taken_over = False
         self._guard = threading.Lock()
         self._bytes_by_item: dict[str, int] = {}
         self._reported: set[str] = set()
@@ -48,12 +55,14 @@ class Reclaimer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Measure what lies in the trash, then begin to empty it. May be repeated."""
+        """Measure what earlier runs left in the trash, then begin to empty it. May be repeated."""
         if self._thread is not None and self._thread.is_alive():
             self._wake.set()
             return
         self._stop.clear()
-        self._measure_all()
+        self._has_taken_over = False
+        with contextlib.suppress(SnapshotError, OSError), self._open_trash() as trash:
+            self._take_over(trash)
         self._wake.set()
         self._idle.clear()
         self._thread = threading.Thread(target=self._run, name="snapshot-reclaim", daemon=True)
@@ -98,7 +107,10 @@ class Reclaimer:
         has_failed = False
         try:
             with self._open_trash() as trash:
-                for item in sorted(os.listdir(trash)):
+                self._take_over(trash)
+                with self._guard:
+                    items = sorted(self._bytes_by_item)
+                for item in items:
                     if self._stop.is_set():
                         return has_failed
                     begun_at = time.monotonic()
@@ -128,9 +140,14 @@ class Reclaimer:
     def _remove_tree(self, trash: int, item: str) -> bool:
         """Remove one entry of the trash. Directories below are lifted into the trash: no depth is too deep."""
         lifted = [item]
-        while lifted:
-            if not self._remove_flat(trash, lifted[-1], item, lifted):
-                return False
+        try:
+            while lifted:
+                if not self._remove_flat(trash, lifted[-1], item, lifted):
+                    return False
+        finally:
+            # What could not be removed is an entry of its own from now on; the one it came from may be gone.
+            with self._guard:
+                self._bytes_by_item |= {name: 0 for name in lifted if name not in self._bytes_by_item}
         return True
 
     def _remove_flat(self, trash: int, name: str, item: str, lifted: list[str]) -> bool:
@@ -166,11 +183,15 @@ class Reclaimer:
         lifted.extend(found)
         return True
 
-    def _measure_all(self) -> None:
-        with contextlib.suppress(SnapshotError, OSError), self._open_trash() as trash:
+    def _take_over(self, trash: int) -> None:
+        """Make everything in the trash ours to remove, once a run. Raises OSError if it cannot be listed."""
+        if self._has_taken_over:
+            return
+        with self._moving:
             measured = {item: _measure(trash, item) for item in os.listdir(trash)}
             with self._guard:
                 self._bytes_by_item = measured | self._bytes_by_item
+            self._has_taken_over = True
 
     def _report(self, item: str, message: str) -> None:
         if item not in self._reported:

@@ -49,9 +49,10 @@ class DirectoryContents:
         "sizes",
     )
 
-    def __init__(self, status: os.stat_result) -> None:
-        self.inode = status.st_ino
-        self.allocated_bytes = self.exclusive_bytes = status.st_blocks * BLOCK_BYTES
+    def __init__(self, status: os.stat_result | None = None) -> None:
+        self.inode = status.st_ino if status is not None else 0
+        own_bytes = status.st_blocks * BLOCK_BYTES if status is not None else 0
+        self.allocated_bytes = self.exclusive_bytes = own_bytes
         self.apparent_bytes = 0
         self.last_touch_at = 0.0
         self.sizes: dict[str, int] = {}
@@ -91,8 +92,8 @@ def describe(
     links = contents.links
     problems = (*contents.problems, *envelope.problems) if contents.problems or envelope.problems else ()
     last_use_at = contents.last_touch_at
-    if envelope.last_use_at > last_use_at:
-        last_use_at = envelope.last_use_at
+    if envelope.last_use_at > last_use_at or envelope.created_at > last_use_at:
+        last_use_at = max(envelope.last_use_at, envelope.created_at)
     return StoredSnapshot(
         name=name,
         snapshot_id=envelope.snapshot_id,

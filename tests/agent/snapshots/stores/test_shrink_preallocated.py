@@ -24,7 +24,7 @@ def test_a_preallocated_file_is_shortened_in_steps(
         file.truncate(length_bytes)
         for start, count in reserved:
             os.posix_fallocate(file.fileno(), start, count)
-        if not shrink._occupies_space_behind(file.fileno(), reserved[-1][0]):  # noqa: SLF001 (asks the file system)
+        if not shrink._occupies_space_behind(file.fileno(), reserved[-1][0]):
             pytest.skip("this file system does not tell reserved space from a hole (a memory file system does not)")
     allocated = image.stat().st_blocks * 512
     freed: list[int] = []
