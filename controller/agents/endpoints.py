@@ -77,8 +77,10 @@ def split_address(address: str) -> tuple[str, int]:
         if not closed or (rest and not rest.startswith(":")):
             raise EndpointError(f"{shown(address)}: an IPv6 address is written [address]:port")
         port_text = rest[1:]
-    elif address.count(":") == 1:
+    elif ":" in address:
         host, _, port_text = address.partition(":")
+        if ":" in port_text:
+            raise EndpointError(f"{shown(address)}: an IPv6 address is written [address]:port")
     port = DEFAULT_PORT
     if port_text:
         if not (port_text.isascii() and port_text.isdigit() and 1 <= int(port_text[:6]) <= 65535):
@@ -96,7 +98,8 @@ def join_address(host: str, port: int) -> str:
 
 def parse_endpoint(text: str, source: str = "") -> AgentEndpoint:
     """Read one `name=host:port` (or `name=unix:/path`). Raises `EndpointError`."""
-    name, equals, address = text.strip().partition("=")
+    text = text.strip()
+    name, equals, address = text.partition("=")
     name, address = name.strip(), address.strip()
     if not equals or not name or not address:
         raise EndpointError(f"{shown(text)}: an agent is written name=host:port")
