@@ -176,8 +176,13 @@ def _owned_conditions(live: LiveNode) -> dict[str, Mapping[str, str]]:
 
 
 def _object(live: LiveNode, metadata: Mapping[str, Any], *, copied: bool) -> dict[str, Any]:
-    version = {"resourceVersion": live.resource_version} if copied and live.resource_version else {}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": live.name, **version, **metadata}}
+    identity = {"name": live.name}
+    if live.uid:
+        # Without it an apply to a Node that was deleted meanwhile would create one, without taint and annotation.
+        identity["uid"] = live.uid
+    if copied and live.resource_version:
+        identity["resourceVersion"] = live.resource_version
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {**identity, **metadata}}
 
 
 def _removal(path: str, body: Mapping[str, Any], names: list[str]) -> Step:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.kube.client import JSON_PATCH, KubeClient
-from controller.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from controller.kube.errors import AlreadyExists, Conflict, InvalidRequest, KubeError, NotFound
 from controller.nodes.live import parse_node
 from controller.nodes.metrics import NODE_WRITES
 from controller.nodes.model import LiveNode
@@ -94,9 +94,15 @@ class NodeWriter:
                 if not step.requires <= present:
                     break
             try:
-                live = parse_node(await self.send(_at_version(step, live)))
+                live = parse_node(await self.send(_meant_for(step, live)))
             except (Conflict, AlreadyExists, NotFound):
                 return await self.read(name), written
+            except InvalidRequest:
+                # An apply to a Node that was deleted and created again is refused as a change of its UID.
+                fresh = await self.read(name)
+                if live is None or (fresh is not None and fresh.uid == live.uid):
+                    raise
+                return fresh, written
             written |= step.writes
         return live, written
 
@@ -114,9 +120,13 @@ class NodeWriter:
                 return await self._client.delete(step.path, uid=str((step.body or {}).get("uid", "")))
 
 
-def _at_version(step: Step, live: LiveNode | None) -> Step:
-    """The step with the version of the object as our own earlier step of the same plan left it."""
-    if live is None or not isinstance(step.body, dict) or "resourceVersion" not in step.body.get("metadata", {}):
+def _meant_for(step: Step, live: LiveNode | None) -> Step:
+    """The step with the identity and version of the object as our own earlier step of the same plan left it."""
+    if live is None or not isinstance(step.body, dict) or "metadata" not in step.body:
         return step
-    metadata: dict[str, Any] = {**step.body["metadata"], "resourceVersion": live.resource_version}
+    metadata: dict[str, Any] = dict(step.body["metadata"])
+    if step.verb == "apply":
+        metadata["uid"] = live.uid
+    if "resourceVersion" in metadata:
+        metadata["resourceVersion"] = live.resource_version
     return replace(step, body={**step.body, "metadata": metadata})
