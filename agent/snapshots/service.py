@@ -1,0 +1,243 @@
+"""The gRPC service SnapshotCache: requests in, use cases, messages out, errors with stable reasons.
+
+Why this exists: everything about the wire is here, everything about snapshots elsewhere.
+"""
+
+from __future__ import annotations  # grpc's classes take type arguments in stubs only
+
+import contextlib
+import functools
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import grpc
+
+from agent.rpc.errors import ApiError
+from agent.snapshots.cache import SnapshotCache
+from agent.snapshots.cache_collect import CollectedItem
+from agent.snapshots.cache_purge import PurgeRequest
+from agent.snapshots.cache_sync import SyncRequest
+from agent.snapshots.errors import InvalidFieldError, InvalidNameError, SnapshotError
+from agent.snapshots.feed import Watcher
+from agent.snapshots.inventory import KnownSnapshot
+from agent.snapshots.messages import (
+    caller_of,
+    enum_of,
+    item_message,
+    owner_of,
+    policy_of,
+    purge_result_message,
+    seconds_of,
+    snapshot_message,
+    summary_message,
+    usage_message,
+)
+from agent.snapshots.model import PurgeReason, ReleaseReason, RetainReason, SnapshotState
+from agent.snapshots.page_token import name_after, page_token
+from agent.snapshots.retention import RetainRequest
+from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SnapshotCache"].full_name
+HEARTBEAT_SECONDS = 10.0
+_WATCH_CHUNK = 200
+_R = TypeVar("_R")
+_Q = TypeVar("_Q")
+
+_CODES = {
+    "INVALID_NAME": grpc.StatusCode.INVALID_ARGUMENT,
+    "INVALID_FIELD": grpc.StatusCode.INVALID_ARGUMENT,
+    "SNAPSHOT_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
+    "STORE_UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
+    "TOO_MANY_REQUESTS": grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+def api_error(error: SnapshotError) -> ApiError:
+    """Return what a caller is told of an error of the cache; the rest of its reasons are failed preconditions."""
+    violations = [(error.field, str(error))] if isinstance(error, InvalidNameError | InvalidFieldError) else []
+    code = _CODES.get(error.reason, grpc.StatusCode.FAILED_PRECONDITION)
+    return ApiError(code, error.reason, str(error), metadata=error.metadata, violations=violations)
+
+
+class SnapshotCacheService:
+    """Answers the calls of SnapshotCache from an open cache."""
+
+    def __init__(self, cache: SnapshotCache, heartbeat_seconds: float = HEARTBEAT_SECONDS) -> None:
+        self._cache = cache
+        self._heartbeat_seconds = heartbeat_seconds
+        self._closed = False
+
+    def handlers(self) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
+        """Return the service's methods."""
+        unary: dict[str, tuple[Callable[[Any], Awaitable[Any]], Any]] = {
+            "ListSnapshots": (self._list, pb.ListSnapshotsRequest),
+            "GetSnapshot": (self._get, pb.GetSnapshotRequest),
+            "GetCacheUsage": (self._usage, pb.GetCacheUsageRequest),
+            "SyncOwners": (self._sync, pb.SyncOwnersRequest),
+            "RetainSnapshots": (self._retain, pb.RetainSnapshotsRequest),
+            "ReleaseRetention": (self._release, pb.ReleaseRetentionRequest),
+            "PurgeSnapshots": (self._purge, pb.PurgeSnapshotsRequest),
+            "VerifySnapshot": (self._verify, pb.VerifySnapshotRequest),
+        }
+        streams: dict[str, tuple[Callable[[Any], AsyncGenerator[Any, None]], Any]] = {
+            "WatchSnapshots": (self._watch, pb.WatchSnapshotsRequest),
+            "CollectGarbage": (self._collect, pb.CollectGarbageRequest),
+        }
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            name: grpc.unary_unary_rpc_method_handler(_answering(method), request.FromString, _serialized)
+            for name, (method, request) in unary.items()
+        }
+        handlers.update(
+            (name, grpc.unary_stream_rpc_method_handler(_streaming(method), request.FromString, _serialized))
+            for name, (method, request) in streams.items()
+        )
+        return handlers
+
+    def close(self) -> None:
+        """End every watch."""
+        self._closed = True
+        self._cache.core.feed.wake_all()
+
+    async def _list(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
+        states = frozenset(
+            enum_of(SnapshotState, number, "states", SnapshotState.UNCLAIMED) for number in request.states if number
+        )
+        filters = (request.states, request.vm_name)
+        page = await self._cache.page(
+            after=name_after(request.page_token, *filters),
+            size=request.page_size,
+            states=states,
+            vm_name=request.vm_name,
+        )
+        return pb.ListSnapshotsResponse(
+            snapshots=[self._snapshot(record) for record in page.snapshots],
+            next_page_token=page_token(page.next_after, *filters),
+            total_size=page.total,
+        )
+
+    async def _get(self, request: pb.GetSnapshotRequest) -> pb.GetSnapshotResponse:
+        return pb.GetSnapshotResponse(snapshot=self._snapshot(await self._cache.get(request.name)))
+
+    async def _usage(self, _request: pb.GetCacheUsageRequest) -> pb.GetCacheUsageResponse:
+        return usage_message(await self._cache.usage(), self._cache.settings.watermarks)
+
+    async def _sync(self, request: pb.SyncOwnersRequest) -> pb.SyncOwnersResponse:
+        told = request.controller_time.ToNanoseconds() / 1e9 if request.HasField("controller_time") else None
+        owners = tuple(owner_of(owner) for owner in request.owners)
+        reply = await self._cache.sync_owners(SyncRequest(owners, request.sync_revision, told), caller_of(request))
+        return pb.SyncOwnersResponse(
+            unclaimed_snapshots=[self._snapshot(record, brief=True) for record in reply.unclaimed],
+            sync_revision=reply.point.revision,
+        )
+
+    async def _retain(self, request: pb.RetainSnapshotsRequest) -> pb.RetainSnapshotsResponse:
+        wanted = RetainRequest(
+            owner=owner_of(request.owner),
+            reason=enum_of(RetainReason, request.reason, "reason", RetainReason.REQUESTED),
+            ttl_seconds=seconds_of(request, request.ttl, "ttl"),
+            expected_snapshot_id=request.expected_snapshot_id,
+            backup_verified=request.backup_verified,
+        )
+        done = await self._cache.retain(wanted, caller_of(request))
+        return pb.RetainSnapshotsResponse(
+            snapshots=[self._snapshot(record) for record in done.snapshots],
+            outcome=pb.RetainOutcome.ValueType(done.outcome.value),
+        )
+
+    async def _release(self, request: pb.ReleaseRetentionRequest) -> pb.ReleaseRetentionResponse:
+        enum_of(ReleaseReason, request.reason, "reason", ReleaseReason.REQUESTED)
+        ended = await self._cache.release(owner_of(request.owner), caller_of(request))
+        return pb.ReleaseRetentionResponse(snapshots=[self._snapshot(record) for record in ended])
+
+    async def _purge(self, request: pb.PurgeSnapshotsRequest) -> pb.PurgeSnapshotsResponse:
+        wanted = PurgeRequest(
+            owner=owner_of(request.owner),
+            reason=enum_of(PurgeReason, request.reason, "reason", PurgeReason.REQUESTED),
+            sync_revision=request.sync_revision,
+            force=request.force,
+            dry_run=request.dry_run,
+        )
+        results = await self._cache.purge(wanted, caller_of(request))
+        return pb.PurgeSnapshotsResponse(results=[purge_result_message(result) for result in results])
+
+    async def _verify(self, request: pb.VerifySnapshotRequest) -> pb.VerifySnapshotResponse:
+        record = await self._cache.verify(request.name, request.expected_snapshot_id)
+        return pb.VerifySnapshotResponse(snapshot=self._snapshot(record))
+
+    async def _collect(self, request: pb.CollectGarbageRequest) -> AsyncGenerator[pb.CollectGarbageResponse, None]:
+        steps = self._cache.collect(caller_of(request), policy=policy_of(request), dry_run=request.dry_run)
+        async with contextlib.aclosing(steps):
+            async for step in steps:
+                if isinstance(step, CollectedItem):
+                    yield pb.CollectGarbageResponse(item=item_message(step))
+                else:
+                    yield pb.CollectGarbageResponse(summary=summary_message(step))
+
+    async def _watch(self, _request: pb.WatchSnapshotsRequest) -> AsyncGenerator[pb.WatchSnapshotsResponse, None]:
+        async with self._cache.watching() as watcher:
+            after, more = "", True
+            while more:
+                records = self._cache.core.inventory.page(after, _WATCH_CHUNK)
+                for record in records:
+                    yield self._event(pb.SNAPSHOT_EVENT_TYPE_UPSERTED, watcher.revision, record)
+                more = len(records) == _WATCH_CHUNK
+                after = records[-1].name if records else ""
+            yield self._event(pb.SNAPSHOT_EVENT_TYPE_SYNCED, watcher.revision)
+            while not self._closed:
+                self._cache.require_available()
+                async for event in self._changes(watcher):
+                    yield event
+
+    async def _changes(self, watcher: Watcher) -> AsyncGenerator[pb.WatchSnapshotsResponse, None]:
+        """Wait for changes and return some of them; a heartbeat when there is none for a while."""
+        if not await watcher.wait(self._heartbeat_seconds):
+            yield self._event(pb.SNAPSHOT_EVENT_TYPE_HEARTBEAT, self._cache.core.feed.revision)
+        for name, revision in watcher.take(_WATCH_CHUNK):
+            record = self._cache.core.inventory.get(name)
+            if record is not None:
+                yield self._event(pb.SNAPSHOT_EVENT_TYPE_UPSERTED, revision, record)
+            else:
+                event = self._event(pb.SNAPSHOT_EVENT_TYPE_REMOVED, revision)
+                event.snapshot.name = name
+                yield event
+
+    def _event(
+        self, kind: pb.SnapshotEventType.ValueType, revision: int, record: KnownSnapshot | None = None
+    ) -> pb.WatchSnapshotsResponse:
+        event = pb.WatchSnapshotsResponse(type=kind, revision=revision)
+        event.event_time.FromNanoseconds(time.time_ns())
+        if record is not None:
+            event.snapshot.CopyFrom(self._snapshot(record))
+        return event
+
+    def _snapshot(self, record: KnownSnapshot, *, brief: bool = False) -> pb.Snapshot:
+        return snapshot_message(record, self._cache.core.owners, brief=brief)
+
+
+def _serialized(message: Any) -> bytes:  # noqa: ANN401 # any message of the API
+    return bytes(message.SerializeToString())
+
+
+def _answering(method: Callable[[_Q], Awaitable[_R]]) -> Callable[[_Q, object], Awaitable[_R]]:
+    @functools.wraps(method)
+    async def answer(request: _Q, _context: object) -> _R:
+        try:
+            return await method(request)
+        except SnapshotError as error:
+            raise api_error(error) from error
+
+    return answer
+
+
+def _streaming(method: Callable[[_Q], AsyncGenerator[_R, None]]) -> Callable[[_Q, object], AsyncGenerator[_R, None]]:
+    @functools.wraps(method)
+    async def stream(request: _Q, _context: object) -> AsyncGenerator[_R, None]:
+        try:
+            async with contextlib.aclosing(method(request)) as messages:
+                async for message in messages:
+                    yield message
+        except SnapshotError as error:
+            raise api_error(error) from error
+
+    return stream

@@ -1,0 +1,62 @@
+"""The snapshot cache as the host's resources see it: what is added back to storage, and when storage is not believed.
+
+Why this exists: kept snapshots lower what the scheduler may sell, overlays of known VMs must not be taken off twice,
+and a disk that is not there must not become a number. Everything is answered from memory.
+"""
+
+from collections.abc import Iterator
+
+from agent.resources.overlays import KnownVm
+from agent.resources.report import Condition
+from agent.snapshots.cache import SnapshotCache
+from agent.snapshots.model import SnapshotState
+from agent.snapshots.upkeep import Upkeep
+
+
+class CacheView:
+    """Implements `agent.resources.snapshot_view.SnapshotView`."""
+
+    def __init__(self, cache: SnapshotCache, upkeep: Upkeep) -> None:
+        self._cache = cache
+        self._upkeep = upkeep
+
+    def known_vms(self) -> Iterator[KnownVm]:
+        """Return the VMs of the owners of the last sync, also of one before this start; nothing before the first."""
+        for owner in self._cache.core.owners:
+            if owner.vm_id:
+                yield KnownVm(owner.vm_id, owner.ephemeral_storage_request_bytes)
+
+    def reclaimable_bytes(self) -> int:
+        """Return what removing the retained snapshots with a verified backup would give back, in bytes."""
+        return sum(
+            record.entry.exclusive_bytes
+            for record in self._cache.core.inventory.in_states(SnapshotState.RETAINED)
+            if all(kept.backup_verified for kept in record.facts.retentions)
+        )
+
+    def storage_problem(self) -> str | None:
+        """Return why the storage must not be believed now, None when it may."""
+        fault = self._cache.core.store_fault
+        return None if fault is None else str(fault)
+
+    def conditions(self) -> Iterator[Condition]:
+        """Return what the Node should say about the cache."""
+        core = self._cache.core
+        pressure = self._upkeep.disk_pressure
+        yield Condition(
+            type="DiskPressure",
+            status=bool(pressure),
+            reason="AboveHighWatermark" if pressure else "BelowHighWatermark",
+            message=f"the snapshot store's file system is too full: {pressure}" if pressure else "",
+        )
+        fault = core.store_fault or core.journal.fault or core.refusal
+        yield Condition(
+            type="CocoonSnapshotCacheReady",
+            status=fault is None,
+            reason="Ready" if fault is None else _camel(fault.reason),
+            message="" if fault is None else str(fault),
+        )
+
+
+def _camel(reason: str) -> str:
+    return "".join(word.capitalize() for word in reason.split("_"))
