@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from agent.config import CONFIG_FILE_VARIABLE, EMPTY_LISTS, SETTINGS, Setting, Settings
 
 _PREFIX = "COCOON_NODE_"
+_CONTROLLER_PREFIX = "COCOON_NODE_CONTROLLER_"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN_LENGTH = 100
 _MAX_FILE_BYTES = 1024 * 1024
@@ -77,7 +78,7 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], path: st
             if value.source == "default" and callable(setting.default):
                 source = "taken from the host; set the variable to override"
             problems.append(Problem(setting.variable, value.text, source, setting.rule))
-    problems += _conflicts(parsed)
+    problems += _conflicts(parsed, {value.setting.name: value.source for value in effective})
     settings = None if problems else Settings(**parsed)  # type: ignore[arg-type]  # the table's parsers give the types
     return Loaded(settings, tuple(effective), tuple(problems), tuple(_unknown(environ, file_values, path)))
 
@@ -163,17 +164,17 @@ def _parsed(value: EffectiveValue) -> object:
     return value.setting.parse(value.text)
 
 
-def _conflicts(parsed: Mapping[str, object]) -> list[Problem]:
+def _conflicts(parsed: Mapping[str, object], sources: Mapping[str, str]) -> list[Problem]:
     """Rules over several settings; one whose part has a problem already is left out."""
     found = []
     high, low = parsed.get("high_watermark_percent"), parsed.get("low_watermark_percent")
     if isinstance(high, int) and isinstance(low, int) and low >= high:
         rule = f"must be less than COCOON_NODE_HIGH_WATERMARK_PERCENT, which is {high}"
-        found.append(Problem("COCOON_NODE_LOW_WATERMARK_PERCENT", str(low), "all sources", rule))
+        found.append(Problem("COCOON_NODE_LOW_WATERMARK_PERCENT", str(low), sources["low_watermark_percent"], rule))
     tls = [name for name in ("tls_cert_file", "tls_key_file", "tls_client_ca_file") if parsed.get(name)]
     if 0 < len(tls) < 3:
         rule = "certificate, key and client authorities must be given together"
-        found.append(Problem("COCOON_NODE_TLS_CERT_FILE, _KEY_FILE, _CLIENT_CA_FILE", None, "all sources", rule))
+        found.append(Problem("COCOON_NODE_TLS_CERT_FILE, _KEY_FILE, _CLIENT_CA_FILE", None, sources[tls[0]], rule))
     listen = parsed.get("listen")
     if isinstance(listen, tuple) and not tls:
         rule = (
@@ -181,7 +182,7 @@ def _conflicts(parsed: Mapping[str, object]) -> list[Problem]:
             " _CLIENT_CA_FILE everyone who reaches the address could read and remove snapshots"
         )
         found += [
-            Problem("COCOON_NODE_LISTEN", str(address), "all sources", rule)
+            Problem("COCOON_NODE_LISTEN", str(address), sources["listen"], rule)
             for address in listen
             if not address.is_local
         ]
@@ -189,14 +190,14 @@ def _conflicts(parsed: Mapping[str, object]) -> list[Problem]:
 
 
 def _unknown(environ: Mapping[str, str], file_values: Mapping[str, _Line], path: str | None) -> list[str]:
-    """Name every `COCOON_NODE_*` variable that is no setting: most are misspelt."""
+    """Name every `COCOON_NODE_*` variable that is no setting, the controller's aside: most are misspelt."""
     known = {setting.variable for setting in SETTINGS} | {CONFIG_FILE_VARIABLE}
     found = {name: f"{path}:{line.number}" for name, line in file_values.items()}
     found |= dict.fromkeys(environ, "environment")
     return [
         f"{name} ({source}): no such setting{_suggestion(name, known)}"
         for name, source in sorted(found.items())
-        if name.startswith(_PREFIX) and name not in known
+        if name.startswith(_PREFIX) and not name.startswith(_CONTROLLER_PREFIX) and name not in known
     ]
 
 

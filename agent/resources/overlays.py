@@ -7,6 +7,7 @@ taken off twice. Only what a pod requested is added back, and only on the file s
 
 import os
 import re
+import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -44,6 +45,6 @@ def _allocated(run_dir: str, vm_id: str, device: int) -> int:
                 status = os.lstat(f"{run_dir}/{hypervisor}/{vm_id}/{overlay}")
             except OSError:
                 continue
-            if status.st_dev == device:
+            if status.st_dev == device and stat.S_ISREG(status.st_mode):
                 total += status.st_blocks * _BLOCK_BYTES
     return total
