@@ -21,6 +21,9 @@ import msgspec
 MAX_ENVELOPE_BYTES = 1 << 20
 MAX_ID_CHARACTERS = 128
 MAX_TEXT_CHARACTERS = 512
+# Numbers beyond these could not be told to anybody: they travel as 32 and 64 bits.
+MAX_CPUS = 1 << 31
+MAX_BYTES = 1 << 63
 _MIB = 1 << 20
 _LAST_USE_KEYS = ("last_accessed_at", "last_access_at", "last_access", "last_used_at")
 
@@ -76,7 +79,9 @@ def decode_envelope(data: bytes) -> Envelope:
         and config.name
         and 0 < len(config.snapshot_id) <= MAX_ID_CHARACTERS
         and len(data) <= MAX_TEXT_CHARACTERS * 4
-        and config.cpu_count >= 0 <= config.memory_bytes
+        and 0 <= config.cpu_count < MAX_CPUS
+        and 0 <= config.memory_bytes < MAX_BYTES
+        and 0 <= config.storage_bytes < MAX_BYTES
     )
     return config if is_plain else _decode_leniently(data)
 
@@ -94,9 +99,9 @@ def envelope_of_record(record: Mapping[str, Any]) -> Envelope:
         name=fields.text("name"),
         image=fields.text("image"),
         hypervisor=fields.text("hypervisor"),
-        cpu_count=fields.count("cpu"),
-        memory_bytes=fields.count("memory"),
-        storage_bytes=fields.count("storage"),
+        cpu_count=fields.count("cpu", MAX_CPUS),
+        memory_bytes=fields.count("memory", MAX_BYTES),
+        storage_bytes=fields.count("storage", MAX_BYTES),
         created_at=fields.moment("created_at"),
         last_use_at=max(fields.moment(key) for key in _LAST_USE_KEYS),
         recorded_sizes=_recorded_sizes(record.get("files"), problems),
@@ -141,11 +146,11 @@ class _Fields:
         self._problems.append(f"the metadata's {key} is not a text")
         return ""
 
-    def count(self, key: str) -> int:
+    def count(self, key: str, limit: int) -> int:
         value = self._record.get(key)
         if value is None:
             return 0
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit:
             return value
         self._problems.append(f"the metadata's {key} is not a count")
         return 0
@@ -203,7 +208,11 @@ def _recorded_sizes(files: object, problems: list[str]) -> tuple[tuple[str, int]
     else:
         problems.append("the metadata's files are neither a list nor a map of sizes")
         return ()
-    sizes = [(name, size) for name, size in pairs if isinstance(name, str) and isinstance(size, int) and size >= 0]
+    sizes = [
+        (name, size)
+        for name, size in pairs
+        if isinstance(name, str) and isinstance(size, int) and 0 <= size < MAX_BYTES
+    ]
     if len(sizes) != len(pairs):
         problems.append("the metadata's files are not all names with sizes")
     return tuple(sizes)
