@@ -75,7 +75,6 @@ class CacheCore:
         self.watch = ClockWatch(clock.wall(), clock.boot())
         self.store_fault: StoreUnavailableError | None = None
         self.refusal: SnapshotError | None = None
-        self.unfinished: tuple[SnapshotKey, ...] = ()
         self.closed = False
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="snapshot-store")
         self._running: set[asyncio.Task[object]] = set()
@@ -84,11 +83,6 @@ class CacheCore:
     def state(self) -> LedgerState:
         """What the ledger knows besides snapshots, as last committed."""
         return self.journal.state
-
-    @property
-    def removal_is_its_own_record(self) -> bool:
-        """Whether the store's removal is durable by itself, so that it may be done though the ledger is full."""
-        return self.store.kind == "directory"
 
     def require_acceptance(self) -> None:
         """Raise what an operator has to accept before anything may be changed."""

@@ -44,7 +44,6 @@ class Journal:
         self._facts: dict[SnapshotKey, SnapshotFacts | None] = {}
         self._went: dict[SnapshotKey, None] = {}
         self._replaced: dict[str, None] = {}
-        self._ended: dict[SnapshotKey, None] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshot-ledger")
 
     async def in_thread(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -75,7 +74,7 @@ class Journal:
         self._went[key] = None
 
     def forget(self, key: SnapshotKey) -> None:
-        """Drop everything about a snapshot that has been removed by us, its removal included."""
+        """Drop everything about a snapshot that has been removed by us."""
         self.gone.pop(key, None)
         self._went.pop(key, None)
         self._facts[key] = None
@@ -89,10 +88,6 @@ class Journal:
         while len(self.superseded) > MAX_SUPERSEDED:
             del self.superseded[next(iter(self.superseded))]
 
-    def note_removal_ended(self, key: SnapshotKey) -> None:
-        """Note that a removal whose intent was recorded did not happen."""
-        self._ended[key] = None
-
     async def commit(self, change: LedgerChange, moment: Moment, *, urgent: bool = False) -> None:
         """Commit a change together with the backlog.
 
@@ -101,14 +96,13 @@ class Journal:
         state = replace(change.state or self.state, clock_in_doubt=moment.clock_in_doubt)
         if not moment.clock_in_doubt:
             state = replace(state, last_write_at=moment.now)
-        facts, went, replaced, ended = dict(self._facts), dict(self._went), dict(self._replaced), dict(self._ended)
+        facts, went, replaced = dict(self._facts), dict(self._went), dict(self._replaced)
         whole = replace(
             change,
             state=state,
             facts={**facts, **change.facts},
             gone=tuple(went),
             superseded_uids=(*replaced, *change.superseded_uids),
-            removals_ended=(*ended, *change.removals_ended),
         )
         await self.in_thread(self.ledger.commit, whole, urgent=urgent)
         self.state = state
@@ -120,13 +114,12 @@ class Journal:
             self._facts.pop(key, None)
         _drop(self._went, went)
         _drop(self._replaced, replaced)
-        _drop(self._ended, ended)
         while len(self.gone) > MAX_GONE_ROWS:
             del self.gone[next(iter(self.gone))]
 
     async def flush(self, moment: Moment) -> None:
         """Commit the backlog, if there is any; a failure is remembered in `fault`, not raised."""
-        if self.fault is not None or self._facts or self._went or self._replaced or self._ended:
+        if self.fault is not None or self._facts or self._went or self._replaced:
             try:
                 await self.commit(LedgerChange(), moment)
             except LedgerUnavailableError:

@@ -25,6 +25,7 @@ from agent.snapshots.ledger_rows import (
     write_change,
 )
 from agent.snapshots.ledger_schema import MIGRATIONS
+from agent.snapshots.stores.ballast import Ballast
 
 LEDGER_FILE = "ledger.sqlite"
 BALLAST_FILE = "ledger.ballast"
@@ -46,6 +47,7 @@ class Ledger:
         self._migrations = migrations
         self._connection: sqlite3.Connection | None = None
         self.path = os.path.join(directory, LEDGER_FILE)
+        self._ballast = Ballast(os.path.join(directory, BALLAST_FILE), size_bytes=BALLAST_BYTES)
         self.set_aside_as: str | None = None
 
     def open(self) -> LedgerContents:
@@ -63,7 +65,7 @@ class Ledger:
                 contents = self._open_checked()
                 contents = replace(contents, state=replace(contents.state, everything_in_use=True))
                 self._write(LedgerChange(state=contents.state))
-            self._keep_ballast()
+            self._ballast.ensure()
             return contents
 
     def commit(self, change: LedgerChange, *, urgent: bool = False) -> None:
@@ -75,7 +77,7 @@ class Ledger:
             try:
                 self._write(change)
             except sqlite3.OperationalError as error:
-                if not urgent or error_name(error) != "SQLITE_FULL" or not self._drop_ballast():
+                if not urgent or error_name(error) != "SQLITE_FULL" or not self._ballast.give_up():
                     raise
                 self._write(change)
 
@@ -83,7 +85,7 @@ class Ledger:
         """Give back space in the file and restore the ballast once there is room; for quiet moments."""
         with self._typed_errors("maintained"):
             self._connected().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            self._keep_ballast()
+            self._ballast.ensure()
 
     def size_bytes(self) -> int:
         """Return the space of all the ledger's files, in bytes."""
@@ -164,28 +166,6 @@ class Ledger:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path + "-shm")
         _sync_directory(self._directory)
-
-    def _keep_ballast(self) -> None:
-        """Have a file that can be given up when no byte is free; without room for it there is none."""
-        path = os.path.join(self._directory, BALLAST_FILE)
-        if os.path.exists(path):
-            return
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(descriptor, 0, BALLAST_BYTES)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError:
-            self._drop_ballast()
-
-    def _drop_ballast(self) -> bool:
-        try:
-            os.unlink(os.path.join(self._directory, BALLAST_FILE))
-        except OSError:
-            return False
-        return True
 
     @contextlib.contextmanager
     def _typed_errors(self, verb: str) -> Iterator[None]:

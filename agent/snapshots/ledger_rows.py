@@ -59,15 +59,14 @@ class LedgerContents:
     owners: tuple[Owner, ...] = ()
     rows: tuple[LedgerRow, ...] = ()
     superseded_uids: tuple[str, ...] = ()
-    removals: tuple[SnapshotKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerChange:
     """One transaction. Fields left out stay as they are.
 
-    `facts` replaces what is recorded of a snapshot that is in the store, None forgets it and its removal. `gone` are
-    snapshots that left the store without our doing. `owners` replaces the whole set.
+    `facts` replaces what is recorded of a snapshot that is in the store, None forgets it. `gone` are snapshots that
+    left the store without our doing. `owners` replaces the whole set.
     """
 
     state: LedgerState | None = None
@@ -75,8 +74,6 @@ class LedgerChange:
     gone: Iterable[SnapshotKey] = ()
     owners: Sequence[Owner] | None = None
     superseded_uids: Iterable[str] = ()
-    removal_begun: SnapshotKey | None = None
-    removals_ended: Iterable[SnapshotKey] = ()
 
 
 _STATE = msgspec.json.Decoder(LedgerState)
@@ -117,7 +114,6 @@ def _decode_contents(connection: sqlite3.Connection) -> LedgerContents:
     shared.update(zip(owners, owners, strict=True))
     rows = connection.execute("SELECT name, snapshot_id, document, gone FROM snapshots ORDER BY name, gone")
     superseded = connection.execute("SELECT pod_uid FROM superseded ORDER BY position")
-    removals = connection.execute("SELECT name, snapshot_id FROM removals ORDER BY name, snapshot_id")
     return LedgerContents(
         state=_STATE.decode(document[0]) if document else LedgerState(),
         owners=owners,
@@ -126,7 +122,6 @@ def _decode_contents(connection: sqlite3.Connection) -> LedgerContents:
             for name, snapshot_id, encoded, gone in rows
         ),
         superseded_uids=tuple(row[0] for row in superseded),
-        removals=tuple((name, snapshot_id) for name, snapshot_id in removals),
     )
 
 
@@ -138,9 +133,6 @@ def write_change(connection: sqlite3.Connection, change: LedgerChange) -> None:
     if change.owners is not None:
         _write_owners(connection, change.owners)
     _write_superseded(connection, tuple(change.superseded_uids))
-    connection.executemany("DELETE FROM removals WHERE name = ? AND snapshot_id = ?", tuple(change.removals_ended))
-    if change.removal_begun is not None:
-        connection.execute("INSERT OR IGNORE INTO removals VALUES (?, ?)", change.removal_begun)
 
 
 def is_damage(error: BaseException) -> bool:
@@ -172,7 +164,6 @@ def _write_snapshots(connection: sqlite3.Connection, change: LedgerChange) -> No
     connection.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, NULL)", kept)
     forgotten = [key for key, facts in change.facts.items() if facts is None]
     connection.executemany("DELETE FROM snapshots WHERE name = ? AND snapshot_id = ?", forgotten)
-    connection.executemany("DELETE FROM removals WHERE name = ? AND snapshot_id = ?", forgotten)
     gone = list(change.gone)
     if not gone:
         return

@@ -17,9 +17,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX snapshots_gone ON snapshots (gone) WHERE gone IS NOT NULL",
         # Pods that another UID of the same name has replaced: a late retain for one of them does nothing.
         "CREATE TABLE superseded (position INTEGER PRIMARY KEY, pod_uid TEXT NOT NULL UNIQUE) STRICT",
-        # Removals that have begun in a store whose removal is not its own record.
-        """CREATE TABLE removals (name TEXT NOT NULL, snapshot_id TEXT NOT NULL, PRIMARY KEY (name, snapshot_id))
-        STRICT, WITHOUT ROWID""",
     ),
 )
 

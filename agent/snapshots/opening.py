@@ -10,7 +10,7 @@ from dataclasses import replace
 from agent.snapshots.cache_core import CacheCore
 from agent.snapshots.cache_refresh import Refresher
 from agent.snapshots.clock import first_watch
-from agent.snapshots.errors import SnapshotError, WrongNodeError, quoted
+from agent.snapshots.errors import WrongNodeError, quoted
 from agent.snapshots.ledger_rows import LedgerChange, LedgerContents
 from agent.snapshots.ownership import OwnerSet
 from agent.snapshots.stores.contract import LedgerIdentity, StoreOrigin
@@ -33,7 +33,6 @@ async def open_ledger(core: CacheCore, refresher: Refresher) -> None:
     core.journal.state = state
     core.owners = OwnerSet(contents.owners)
     core.journal.superseded = dict.fromkeys(contents.superseded_uids)
-    core.unfinished = contents.removals
     core.watch = first_watch(
         core.clock.wall(), core.clock.boot(), state.last_write_at, was_in_doubt=state.clock_in_doubt
     )
@@ -48,7 +47,7 @@ async def open_ledger(core: CacheCore, refresher: Refresher) -> None:
 
 
 async def open_store(core: CacheCore, refresher: Refresher) -> None:
-    """Open the store, take a full look and finish what was interrupted. Called under the lock, again after a fault.
+    """Open the store, take a full look and let removals go on. Called under the lock, again after a fault.
 
     Raises StoreUnavailableError; then nothing was changed.
     """
@@ -69,29 +68,5 @@ async def open_store(core: CacheCore, refresher: Refresher) -> None:
     if state != core.state:
         await core.commit(LedgerChange(state=state))
     await refresher.look_at_everything()
-    await _finish_removals(core)
     await core.in_store(core.store.resume)
     await core.flush()
-
-
-async def _finish_removals(core: CacheCore) -> None:
-    """Finish removals that had begun when the last process ended.
-
-    Where the removal is its own record it has happened whole or not at all; one that has not was never answered, and
-    whoever asked for it asks again. An engine may have removed half of a snapshot, which nobody may see as usable.
-    """
-    unfinished, core.unfinished = core.unfinished, ()
-    for name, snapshot_id in unfinished:
-        record = core.inventory.get(name)
-        if core.removal_is_its_own_record or record is None or record.snapshot_id != snapshot_id:
-            core.journal.note_removal_ended((name, snapshot_id))
-            continue
-        record.purging = True
-        core.show(record, record.facts)
-        try:
-            await core.in_store(core.store.remove, record.entry)
-        except SnapshotError as error:
-            _log.warning("the removal of snapshot %s could not be finished: %s", quoted(name), error)
-            core.unfinished = (*core.unfinished, (name, snapshot_id))
-            continue
-        core.forget(record)
