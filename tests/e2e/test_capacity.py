@@ -83,7 +83,7 @@ def test_the_node_looks_as_promised_to_other_software(
     statuses = {c["type"]: c["status"] for c in node["status"]["conditions"]}
     assert statuses["Ready"] == statuses["CocoonAgentReachable"] == "True"
     assert {statuses[kind] for kind in ("MemoryPressure", "DiskPressure", "PIDPressure")} == {"False"}
-    lease = kube.get(f"{cluster.LEASES}/{agent.node_name}")
+    lease = cluster.wait_lease(kube, agent.node_name)
     assert lease["spec"]["holderIdentity"] == "cocoon-node-controller"
     assert lease["spec"]["leaseDurationSeconds"] == 40
 

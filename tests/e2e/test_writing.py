@@ -39,8 +39,8 @@ def _restart_noticed(agent: AgentProcess, controller: ControllerProcess) -> None
     wait_for(lambda: _reports_taken(controller) > taken, 30, what="the report after the agent's restart")
 
 
-def _wait_pool(kube: KubeApi, name: str, pool: str) -> None:
-    wait_for(lambda: _labels(kube, name)[cluster.POOL] == pool, 30, what=f"pool {pool} on Node {name}")
+def _wait_pool(kube: KubeApi, name: str, pool: str, deadline_seconds: float = 30) -> None:
+    wait_for(lambda: _labels(kube, name)[cluster.POOL] == pool, deadline_seconds, what=f"pool {pool} on Node {name}")
 
 
 def test_a_cleared_class_leaves_the_node_and_nothing_else_is_written(
@@ -152,13 +152,16 @@ def test_a_killed_controller_changes_no_label_and_no_figure(
     agent = agent_process(_CLASS)
     controller = controller_process(agent)
     before = cluster.wait_ready(kube, agent.node_name)
-    lease = f"{cluster.LEASES}/{agent.node_name}"
+    renewed = cluster.wait_lease(kube, agent.node_name)["spec"]["renewTime"]
 
     mark = audit.mark()
     controller.kill()
-    renewed = kube.get(lease)["spec"]["renewTime"]
     controller.start()
-    wait_for(lambda: kube.get(lease)["spec"]["renewTime"] != renewed, 30, what="the lease renewed again")
+
+    def renewed_again() -> bool:
+        return bool(cluster.wait_lease(kube, agent.node_name)["spec"]["renewTime"] != renewed)
+
+    wait_for(renewed_again, 30, what="the lease renewed again")
 
     after = kube.get(f"{cluster.NODES}/{agent.node_name}")
     assert _figures(after) == _figures(before)
@@ -215,9 +218,7 @@ def test_a_field_changed_a_third_time_is_left_to_the_other_writer(
 
     for deadline_seconds in (30, 660):
         other_writer.merge(path, {"metadata": {"labels": {cluster.POOL: "theirs"}}}, manager="somebody-else")
-        wait_for(
-            lambda: _labels(kube, agent.node_name)[cluster.POOL] == "ours", deadline_seconds, what="the pool label"
-        )
+        _wait_pool(kube, agent.node_name, "ours", deadline_seconds)
     other_writer.merge(path, {"metadata": {"labels": {cluster.POOL: "theirs"}}}, manager="somebody-else")
 
     def conflict() -> Json:

@@ -45,6 +45,13 @@ def wait_ready(kube: KubeApi, name: str, deadline_seconds: float = 30) -> Json:
     return node
 
 
+def wait_lease(kube: KubeApi, name: str) -> Json:
+    """Wait until the Node has a Lease, which is written apart from the Node; return it."""
+    lease = wait_for(lambda: kube.find(f"{LEASES}/{name}"), 30, what=f"the Lease of Node {name}")
+    assert lease is not None
+    return lease
+
+
 def create_pod(
     kube: KubeApi,
     name: str,
