@@ -236,7 +236,8 @@ def _note_special(contents: DirectoryContents, name: str, path: str, status: os.
             contents.problems.append(f"another file system is mounted at {path}{name[:100]!r}; it is left alone")
             contents.is_complete = False
             return status.st_blocks
-        contents.nested = contents.nested or []
+        if contents.nested is None:
+            contents.nested = []
         contents.nested.append(path + name)
         return 0
     kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "a special file"

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -95,9 +96,7 @@ class DirectoryHarness:
 
     def discard(self, name: str) -> None:
         """See StoreHarness."""
-        for path in (self.disk / name).iterdir():
-            path.unlink()
-        (self.disk / name).rmdir()
+        shutil.rmtree(self.disk / name)
 
 
 class EngineHarness:
