@@ -1,0 +1,136 @@
+"""The few keys of a pod's JSON that we read, as a short-lived tree; everything else is skipped by the decoder.
+
+Annotations are of any type on purpose: one odd value must not make a whole list of pods unreadable.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from common.quantity import MAX_INT64, QuantityError, parse_quantity
+
+
+class WireAnnotations(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "vm_name": "vm.cocoonstack.io/name",
+        "vm_id": "vm.cocoonstack.io/id",
+        "keep": "vm.cocoonstack.io/keep-snapshot-on-delete",
+        "restores": "vm.cocoonstack.io/restore-from-hibernate",
+        "managed": "cocoonset.cocoonstack.io/managed",
+    },
+):
+    """The annotations that decide something."""
+
+    vm_name: Any = None
+    vm_id: Any = None
+    keep: Any = None
+    restores: Any = None
+    managed: Any = None
+
+
+class WireOwnerReference(msgspec.Struct, gc=False, rename="camel"):
+    """Who owns a pod."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class WireMetadata(msgspec.Struct, gc=False, rename="camel"):
+    """A pod's metadata."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    annotations: WireAnnotations | None = None
+    owner_references: list[WireOwnerReference] | None = None
+
+
+class WireRequests(msgspec.Struct, gc=False, rename={"ephemeral_storage": "ephemeral-storage"}):
+    """What a container requests."""
+
+    ephemeral_storage: Any = None
+
+
+class WireResources(msgspec.Struct, gc=False):
+    """A container's resources."""
+
+    requests: WireRequests | None = None
+
+
+class WireContainer(msgspec.Struct, gc=False):
+    """A container of the spec."""
+
+    resources: WireResources | None = None
+
+
+class WireSpec(msgspec.Struct, gc=False, rename="camel"):
+    """A pod's spec."""
+
+    node_name: str | None = None
+    containers: list[WireContainer] | None = None
+    init_containers: list[WireContainer] | None = None
+
+
+class WireCondition(msgspec.Struct, gc=False):
+    """A condition of the status."""
+
+    type: str = ""
+    status: str = ""
+
+
+class WireState(msgspec.Struct, gc=False):
+    """What a container does."""
+
+    running: Any = None
+
+
+class WireContainerStatus(msgspec.Struct, gc=False):
+    """A container of the status."""
+
+    state: WireState | None = None
+
+
+class WireStatus(msgspec.Struct, gc=False, rename="camel"):
+    """A pod's status."""
+
+    conditions: list[WireCondition] | None = None
+    container_statuses: list[WireContainerStatus] | None = None
+
+
+def is_disruption_target(status: WireStatus) -> bool:
+    """Whether the condition that eviction, taints and preemption set is true."""
+    return any(each.type == "DisruptionTarget" and each.status == "True" for each in status.conditions or ())
+
+
+def is_running(status: WireStatus) -> bool:
+    """Whether any container runs."""
+    return any(each.state is not None and each.state.running is not None for each in status.container_statuses or ())
+
+
+def ephemeral_bytes(spec: WireSpec) -> int:
+    """What the scheduler counts, init containers that run before the others included."""
+    first = max((_requested(container) for container in spec.init_containers or ()), default=0)
+    return min(MAX_INT64, max(first, sum(_requested(container) for container in spec.containers or ())))
+
+
+def _requested(container: WireContainer) -> int:
+    if container.resources is None or container.resources.requests is None:
+        return 0
+    text = container.resources.requests.ephemeral_storage
+    return _bytes(text) if isinstance(text, str) else 0
+
+
+@lru_cache(maxsize=1024)
+def _bytes(text: str) -> int:
+    try:
+        return max(0, parse_quantity(text).bytes())
+    except QuantityError:
+        return 0

@@ -1,0 +1,244 @@
+"""Pods as this room needs them: a hundred thousand records of ten fields, found by node and by VM name.
+
+Why this exists: a pod is 4 KB of JSON and a generated model of it 20 KB; we need one owner's worth. The decoder reads
+only the wanted keys into a short-lived tree, which the record flattens when it is made. Texts many pods share are
+interned; yes-or-no facts are bits of one small integer.
+
+Annotations may hold anything a tenant likes. What is not a text counts as unset, and what is longer than any name is
+cut, still too long to be one.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from controller.deletion.decide import is_true, last_version
+from controller.deletion.model import LivePod, Owner, SeenDeletion
+from controller.deletion.names import pod_vm_name, pods_that_make
+from controller.deletion.pod_wire import (
+    WireAnnotations,
+    WireMetadata,
+    WireSpec,
+    WireStatus,
+    ephemeral_bytes,
+    is_disruption_target,
+    is_running,
+)
+
+MANAGED: Final = 1
+KEEP: Final = 2
+RESTORES: Final = 4
+DISRUPTED: Final = 8
+TERMINATING: Final = 16
+RUNNING: Final = 32
+LIVE_SEEN: Final = 64
+"""Bits of `PodRecord.bits`; LIVE_SEEN: a version without deletion timestamp was seen."""
+
+SET_KIND: Final = "CocoonSet"
+SET_GROUP: Final = "cocoonset.cocoonstack.io"
+_OWNER_BITS: Final = MANAGED | KEEP
+# One more than the longest name there is would do; what is cut stays impossible.
+_LONGEST_TEXT: Final = 300
+
+
+class PodRecord(
+    msgspec.Struct,
+    gc=False,
+    eq=False,
+    # The keys of the flat fields are ones no API server sends.
+    rename={
+        "wire_metadata": "metadata",
+        "wire_spec": "spec",
+        "wire_status": "status",
+        **{
+            field: f"~{field}"
+            for field in (
+                "name", "namespace", "uid", "resource_version", "node", "own_vm_name", "vm_id", "set_name", "set_uid",
+                "ephemeral_bytes", "bits",
+            )
+        },
+    },
+):  # fmt: skip
+    """One pod. Texts are empty when unset; `own_vm_name` is set only when it is not the one made from the pod's name.
+
+    Two records are equal when they are the same object.
+    """
+
+    wire_metadata: WireMetadata | None = None
+    wire_spec: WireSpec | None = None
+    wire_status: WireStatus | None = None
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    node: str = ""
+    own_vm_name: str = ""
+    vm_id: str = ""
+    set_name: str = ""
+    set_uid: str = ""
+    ephemeral_bytes: int = 0
+    bits: int = 0
+
+    def __post_init__(self) -> None:
+        """Flatten what was decoded and let the tree go."""
+        metadata = self.wire_metadata or WireMetadata()
+        self.name, self.uid, self.resource_version = metadata.name, metadata.uid, metadata.resource_version
+        self.namespace = sys.intern(metadata.namespace)
+        bits = TERMINATING if metadata.deletion_timestamp else LIVE_SEEN
+        if metadata.annotations is not None:
+            bits |= self._take_annotations(metadata.annotations)
+        for reference in metadata.owner_references or ():
+            if (
+                reference.controller
+                and reference.kind == SET_KIND
+                and reference.api_version.startswith(SET_GROUP + "/")
+            ):
+                self.set_name, self.set_uid = reference.name, reference.uid
+        if self.wire_spec is not None:
+            self.node = sys.intern(self.wire_spec.node_name or "")
+            self.ephemeral_bytes = ephemeral_bytes(self.wire_spec)
+        if self.wire_status is not None:
+            bits |= DISRUPTED if is_disruption_target(self.wire_status) else 0
+            bits |= RUNNING if is_running(self.wire_status) else 0
+        self.bits = bits
+        self.wire_metadata = self.wire_spec = self.wire_status = None
+
+    def _take_annotations(self, annotations: WireAnnotations) -> int:
+        vm_name = _text(annotations.vm_name)
+        if vm_name and vm_name != pod_vm_name(self.namespace, self.name):
+            self.own_vm_name = vm_name
+        self.vm_id = _text(annotations.vm_id)
+        bits = MANAGED if is_true(annotations.managed) else 0
+        bits |= KEEP if is_true(annotations.keep) else 0
+        return bits | (RESTORES if is_true(annotations.restores) else 0)
+
+    @property
+    def metadata(self) -> "PodRecord":
+        """What a reflector reads: name, namespace, uid and resource_version."""
+        return self
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def vm_name(self) -> str:
+        """The VM this pod claims."""
+        return self.own_vm_name or pod_vm_name(self.namespace, self.name)
+
+    def has(self, bit: int) -> bool:
+        """Whether this bit is set."""
+        return bool(self.bits & bit)
+
+    def follow(self, before: "PodRecord | None") -> None:
+        """Take over what the version before said of a disruption, so that only the version that counts decides."""
+        if before is None or before.uid != self.uid:
+            return
+        said = last_version(
+            SeenDeletion(before.has(KEEP), before.has(DISRUPTED)),
+            live_seen=before.has(LIVE_SEEN),
+            keep=self.has(KEEP),
+            disrupted=self.has(DISRUPTED),
+            terminating=self.has(TERMINATING),
+        )
+        self.bits = (self.bits & ~DISRUPTED) | (DISRUPTED if said.disrupted else 0) | (before.bits & LIVE_SEEN)
+
+    def said(self) -> SeenDeletion:
+        """What this version says, should it be the last one."""
+        return SeenDeletion(self.has(KEEP), self.has(DISRUPTED))
+
+    def owner(self) -> Owner:
+        """Return the pod as an owner."""
+        return Owner(
+            pod_uid=self.uid,
+            namespace=self.namespace,
+            pod_name=self.name,
+            vm_name=self.vm_name,
+            managed=self.has(MANAGED),
+            set_name=self.set_name,
+            set_uid=self.set_uid,
+            vm_id=self.vm_id,
+            ephemeral_storage_request_bytes=self.ephemeral_bytes,
+            keep_on_delete=self.has(KEEP),
+        )
+
+    def live(self) -> LivePod:
+        """Return the pod as a decision asks about it."""
+        return LivePod(
+            self.uid,
+            self.namespace,
+            self.name,
+            self.node,
+            self.vm_name,
+            restores=self.has(RESTORES),
+            vm_live=bool(self.vm_id) and self.has(RUNNING),
+        )
+
+    def same_owner(self, other: "PodRecord") -> bool:
+        """Whether agents would be told the same about both."""
+        return (
+            self.uid == other.uid
+            and (self.bits ^ other.bits) & _OWNER_BITS == 0
+            and self.vm_id == other.vm_id
+            and self.own_vm_name == other.own_vm_name
+            and self.set_uid == other.set_uid
+            and self.set_name == other.set_name
+            and self.ephemeral_bytes == other.ephemeral_bytes
+            and self.node == other.node
+        )
+
+
+class PodIndex:
+    """Finds the records of a reflector's copy by node and by VM name; `take` keeps it in step with each change."""
+
+    def __init__(self, find: Callable[[str], PodRecord | None]) -> None:
+        """`find` looks a record up by `namespace/name`."""
+        self._find = find
+        self._by_node: dict[str, list[PodRecord]] = {}
+        self._by_own_vm_name: dict[str, list[PodRecord]] = {}
+
+    def take(self, before: PodRecord | None, after: PodRecord | None) -> None:
+        """Put `after` in the place of `before`; None for a pod that was not, or is no longer, there."""
+        if before is not None:
+            _remove(self._by_node, before.node, before)
+            _remove(self._by_own_vm_name, before.own_vm_name, before)
+        if after is not None:
+            _add(self._by_node, after.node, after)
+            _add(self._by_own_vm_name, after.own_vm_name, after)
+
+    def on_node(self, node: str) -> Iterable[PodRecord]:
+        """Return the pods bound to a node; do not keep it across an await."""
+        return self._by_node.get(node, ())
+
+    def nodes(self) -> Iterable[str]:
+        """Return the nodes that pods are bound to."""
+        return self._by_node.keys()
+
+    def claimants(self, vm_name: str) -> Iterator[PodRecord]:
+        """Yield every pod that claims this VM."""
+        # Names made from pods' own names need no index: the few pods that make this one can be asked for.
+        for namespace, name in pods_that_make(vm_name):
+            record = self._find(f"{namespace}/{name}")
+            if record is not None and not record.own_vm_name:
+                yield record
+        yield from self._by_own_vm_name.get(vm_name, ())
+
+
+def _add(index: dict[str, list[PodRecord]], key: str, record: PodRecord) -> None:
+    if key:
+        index.setdefault(key, []).append(record)
+
+
+def _remove(index: dict[str, list[PodRecord]], key: str, record: PodRecord) -> None:
+    found = index.get(key)
+    if found is not None and record in found:
+        found.remove(record)
+        if not found:
+            del index[key]
+
+
+def _text(value: object) -> str:
+    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
