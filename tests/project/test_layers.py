@@ -27,9 +27,14 @@ CONFINED = {
     "sqlite3": ("agent/snapshots/ledger*.py",),
     "cocoonstack": (
         "agent/*/service*.py",
+        "agent/*/message*.py",
         "agent/rpc/*.py",
-        "agent/*/message.py",
         "controller/agents/*.py",
+        # The command line is a client of the service, and app.py is where the services are put together.
+        "agent/app.py",
+        "agent/ask.py",
+        "agent/cli*.py",
+        "agent/printing.py",
     ),
 }
 
