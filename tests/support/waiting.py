@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 T = TypeVar("T")
 
@@ -38,13 +38,33 @@ def wait_for(
         time.sleep(_POLL_SECONDS)
 
 
+@overload
 async def wait_for_async(
-    condition: Callable[[], T | Awaitable[T]],
+    condition: Callable[[], Awaitable[T]],
+    deadline_seconds: float = ...,
+    *,
+    what: str = ...,
+    ignoring: tuple[type[Exception], ...] = ...,
+) -> T: ...
+
+
+@overload
+async def wait_for_async(
+    condition: Callable[[], T],
+    deadline_seconds: float = ...,
+    *,
+    what: str = ...,
+    ignoring: tuple[type[Exception], ...] = ...,
+) -> T: ...
+
+
+async def wait_for_async(
+    condition: Callable[[], object],
     deadline_seconds: float = 30.0,
     *,
     what: str = "",
     ignoring: tuple[type[Exception], ...] = (),
-) -> T:
+) -> object:
     """The same for tests on an event loop; `condition` may be a coroutine function."""
     deadline = time.monotonic() + deadline_seconds
     while True:
