@@ -22,21 +22,21 @@ from agent.resources.monitor import HostMonitor, ProbesFailedError, host_report
 from agent.resources.reader import ResourceReader, StorageInputs
 from agent.resources.report import with_transition_times
 from agent.resources.service import SERVICE_NAME, NodeResourcesService
-from agent.resources.snapshot_view import NoSnapshots, SnapshotView
 from agent.rpc.authorization import Authorization
 from agent.rpc.guard import CallGuard
 from agent.rpc.metrics import CallMetrics, MetricsPage
 from agent.rpc.server import ListenError, RpcServer
 from agent.rpc.tls import TlsFiles, TlsFilesError
+from agent.snapshots.assembly import SnapshotParts
+from agent.snapshots.errors import LedgerUnavailableError, StoreUnavailableError
+from agent.snapshots.service import SERVICE_NAME as SNAPSHOT_SERVICE_NAME
 from agent.supervisor import notify_supervisor, write_ready_file
 from cocoonstack.node.v1 import node_resources_pb2 as pb
-from cocoonstack.node.v1 import snapshot_cache_pb2 as snapshot_pb
 from common.http_listener import HttpListener, Page
 from common.logging import fields
 from common.version import VERSION
 
 _LOG = logging.getLogger(__name__)
-_SNAPSHOT_SERVICE_NAME = snapshot_pb.DESCRIPTOR.services_by_name["SnapshotCache"].full_name
 # Far above the library's defaults: a pass over everything allocated at start is the longest pause there is.
 _GC_THRESHOLDS = (20_000, 20, 50)
 
@@ -86,7 +86,7 @@ async def serve(settings: Settings) -> None:
     if problems := host_problems(settings):
         raise StartError("\n".join(problems), status=2)
     stopped = _stop_signal()
-    agent = Agent(settings, NoSnapshots())
+    agent = Agent(settings)
     async with agent.running():
         waiting = {asyncio.create_task(stopped.wait()), asyncio.create_task(agent.broken())}
         try:
@@ -104,8 +104,9 @@ async def serve(settings: Settings) -> None:
 class Agent:
     """All parts of one agent; `running` holds them up, `broken` ends with the error of the first that breaks."""
 
-    def __init__(self, settings: Settings, snapshots: SnapshotView) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._snapshots = SnapshotParts(settings)
         self._tls = _tls_files(settings)
         self._calls = CallMetrics()
         authorization = Authorization(
@@ -114,13 +115,13 @@ class Agent:
         self._server = RpcServer(CallGuard(authorization, self._calls))
         self._resources = NodeResourcesService()
         self._server.add_service(SERVICE_NAME, self._resources.handlers())
-        # The snapshot cache is put in here: its view to the monitor, its handlers to the server.
-        self._server.declare_service(_SNAPSHOT_SERVICE_NAME)
+        self._server.add_service(SNAPSHOT_SERVICE_NAME, self._snapshots.service.handlers())
         facts = read_facts(settings.procfs, settings.sysfs, settings.etcfs)
-        self._monitor = HostMonitor(settings, facts, node_ip(settings) or "", self._resources, snapshots)
+        self._monitor = HostMonitor(settings, facts, node_ip(settings) or "", self._resources, self._snapshots.view)
         self._metrics = MetricsPage()
         self._metrics.add(self._calls)
         self._metrics.add(ResourceMetrics(self._resources, self._monitor))
+        self._metrics.add(self._snapshots.metrics)
         if self._tls is not None:
             self._metrics.add(self._tls)
         self._http = HttpListener({"/healthz": _healthy, "/readyz": self._ready, "/metrics": self._metrics_page})
@@ -141,7 +142,9 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._resources.close()
+            self._snapshots.end_watches()
             await self._server.stop()
+            await self._snapshots.stop()
             await self._http.close()
 
     async def broken(self) -> None:
@@ -171,6 +174,10 @@ class Agent:
         return addresses, http_address
 
     async def _read_host(self, addresses: tuple[str, ...], http_address: str) -> None:
+        try:
+            await self._snapshots.start()
+        except (LedgerUnavailableError, StoreUnavailableError) as error:
+            raise StartError(str(error)) from None
         try:
             await self._monitor.first_report()
         except ProbesFailedError as error:

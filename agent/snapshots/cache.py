@@ -28,6 +28,7 @@ from agent.snapshots.collection import DiskUse, Policy
 from agent.snapshots.errors import (
     InvalidFieldError,
     SnapshotNotFoundError,
+    StoreFault,
     StoreUnavailableError,
     quoted,
 )
@@ -82,6 +83,7 @@ class SnapshotCache:
         self.settings = settings
         self._refresher = Refresher(self.core)
         self._collector = Collector(self.core, self._refresher)
+        self._begun = False
 
     # Life --------------------------------------------------------------------------------------------------------
 
@@ -92,6 +94,7 @@ class SnapshotCache:
         again by the loops.
         """
         await open_ledger(self.core, self._refresher)
+        self._begun = True
         with contextlib.suppress(StoreUnavailableError):
             await self.core.exclusively(lambda: open_store(self.core, self._refresher))
 
@@ -102,6 +105,11 @@ class SnapshotCache:
         await self.core.settle_running()
         await self.core.flush()
         await self.core.close_parts()
+
+    @property
+    def last_collection(self) -> CollectionSummary | None:
+        """How the last collection ended; None before the first."""
+        return self._collector.last
 
     # Changes -----------------------------------------------------------------------------------------------------
 
@@ -122,6 +130,7 @@ class SnapshotCache:
 
     async def purge(self, request: PurgeRequest, caller: Caller) -> tuple[PurgeResult, ...]:
         """Remove a VM's snapshots as far as the rules allow; see `cache_purge.purge`."""
+        self._require_ledger()
         with contextlib.suppress(StoreUnavailableError):
             await self._opened()
         return await cache_purge.purge(self.core, self._refresher, request, caller)
@@ -187,7 +196,7 @@ class SnapshotCache:
         return CacheUsage(
             totals=self.core.inventory.totals(),
             disk=disk,
-            last_collection=self._collector.last,
+            last_collection=self.last_collection,
             epoch=self.core.state.authority.epoch,
             applied=self.core.applied,
             synced_at=self.core.state.synced_at if self.core.applied else None,
@@ -243,8 +252,14 @@ class SnapshotCache:
 
     async def _opened(self) -> None:
         """Open the store again if it was not available."""
+        self._require_ledger()
         if self.core.store_fault is not None:
             await self.core.exclusively(lambda: open_store(self.core, self._refresher))
+
+    def _require_ledger(self) -> None:
+        """Refuse everything before the ledger was read: without it every snapshot would look unclaimed."""
+        if not self._begun:
+            raise StoreUnavailableError("the agent is starting; try again in a moment", fault=StoreFault.NOT_OPEN)
 
     async def _available(self) -> None:
         """Make sure that the store is there right now, so that what memory says is the truth."""

@@ -57,7 +57,9 @@ async def purge(
     StoreUnavailableError and LedgerUnavailableError, where a controller is told DEFERRED.
     """
     _validate(request, caller)
-    return await core.exclusively(lambda: _purge(core, refresher, request, caller))
+    results = await core.exclusively(lambda: _purge(core, refresher, request, caller))
+    core.counters.deferred += sum(result.outcome is PurgeOutcome.DEFERRED for result in results)
+    return results
 
 
 def _validate(request: PurgeRequest, caller: Caller) -> None:

@@ -76,6 +76,7 @@ async def _retain(core: CacheCore, refresher: Refresher, request: RetainRequest,
     core.crash_point("retain-before-commit")
     kept = await core.commit_facts(facts, LedgerChange(state=replace(core.state, authority=authority)))
     core.crash_point("retain-after-commit")
+    core.counters.retained += len(kept)
     return Retained(decision.outcome, tuple(kept))
 
 

@@ -88,9 +88,9 @@ class Ledger:
             self._ballast.ensure()
 
     def size_bytes(self) -> int:
-        """Return the space of all the ledger's files, in bytes."""
+        """Return the space of all the ledger's files, in bytes; 0 when they cannot be looked at."""
         total = 0
-        with os.scandir(self._directory) as entries:
+        with contextlib.suppress(OSError), os.scandir(self._directory) as entries:
             for entry in entries:
                 if entry.name.startswith("ledger."):
                     total += entry.stat(follow_symlinks=False).st_size

@@ -9,8 +9,13 @@ from collections.abc import Iterator
 from agent.resources.overlays import KnownVm
 from agent.resources.report import Condition
 from agent.snapshots.cache import SnapshotCache
+from agent.snapshots.errors import StoreFault
 from agent.snapshots.model import SnapshotState
 from agent.snapshots.upkeep import Upkeep
+
+_OTHER_DISK = frozenset(
+    {StoreFault.MISSING, StoreFault.NOT_A_DIRECTORY, StoreFault.MARKER_MISSING, StoreFault.MARKER_DIFFERENT}
+)
 
 
 class CacheView:
@@ -35,9 +40,12 @@ class CacheView:
         )
 
     def storage_problem(self) -> str | None:
-        """Return why the storage must not be believed now, None when it may."""
+        """Return why the storage must not be believed now, None when it may.
+
+        Only a disk that is not the right one has another size; other faults of the store leave the numbers true.
+        """
         fault = self._cache.core.store_fault
-        return None if fault is None else str(fault)
+        return str(fault) if fault is not None and fault.fault in _OTHER_DISK else None
 
     def conditions(self) -> Iterator[Condition]:
         """Return what the Node should say about the cache."""
