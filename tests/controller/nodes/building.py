@@ -38,7 +38,7 @@ def instant(seconds: float = 0.0) -> Instant:
     return Instant(START + timedelta(seconds=seconds), 1000.0 + seconds)
 
 
-def report(name: str = "host-1", **changes: Any) -> NodeReport:
+def report(name: str = "host-1", **changes: Any) -> NodeReport:  # noqa: ANN401 - any field of a report
     """A sane report of a host with 32 CPUs, with the given fields changed."""
     sane = NodeReport(
         node_name=name,
@@ -192,9 +192,7 @@ class ModelNode:
 
 
 def _fields_of(body: Mapping[str, Any]) -> dict[str, str | None]:
-    fields: dict[str, str | None] = {
-        f"label:{key}": value for key, value in body["metadata"].get("labels", {}).items()
-    }
+    fields: dict[str, str | None] = {f"label:{key}": value for key, value in body["metadata"].get("labels", {}).items()}
     status = body.get("status", {})
     for kind in (*_ALL_KINDS, "nodeInfo"):
         fields.update({f"{kind}:{key}": value for key, value in status.get(kind, {}).items()})
@@ -247,9 +245,7 @@ class ModelCluster:
                 written |= step.writes
                 self._send(step)
             if self.node is not None:
-                self.memory = memory_after(
-                    plan, self.memory, self.node.live(), instant(self.seconds), written=written
-                )
+                self.memory = memory_after(plan, self.memory, self.node.live(), instant(self.seconds), written=written)
             if not plan.steps:
                 return plans
         raise AssertionError(f"no end of writing: {[step.reason for step in plans[-1].steps]}")
@@ -279,7 +275,7 @@ class ModelCluster:
         self.node.send(replace(step, body={**step.body, "metadata": metadata}))
 
 
-def our_node(name: str = "host-1", **changes: Any) -> LiveNode:
+def our_node(name: str = "host-1", **changes: Any) -> LiveNode:  # noqa: ANN401 - any field of a Node
     """A Node that we registered and that has nothing on it yet."""
     return replace(LiveNode(name, "uid-1", "7", annotations={REGISTERED_BY: CONTROLLER}), **changes)
 

@@ -223,7 +223,9 @@ class TestWhoseNode:
         assert plan_for(report(), LiveNode("host-1"), settings=NodeSettings(adopt=True)).steps
 
     def test_an_adopted_node_gets_labels_and_amounts_only(self) -> None:
-        cluster = ModelCluster(ModelNode("host-1", values={f"label:{ROLE_LABEL}": "", "address:InternalIP": "10.0.0.1"}))
+        cluster = ModelCluster(
+            ModelNode("host-1", values={f"label:{ROLE_LABEL}": "", "address:InternalIP": "10.0.0.1"})
+        )
         plans = cluster.converge(report())
         assert plans[0].mode is Mode.EXTERNAL
         assert [step.verb for step in plans[0].steps] == ["apply", "apply"]
