@@ -200,7 +200,8 @@ class CocoonStore:
         self.check()
         found: set[str] = set()
         for vm in list_records(self._settings, "vm", "list", "-o", "json", none_text=NO_VMS):
-            ids = vm.get("snapshot_ids") or ()
+            ids = vm.get("snapshot_ids")
+            ids = [] if ids is None else ids
             if not isinstance(ids, dict | list) or not all(isinstance(snapshot_id, str) for snapshot_id in ids):
                 raise StoreUnavailableError(
                     "the answer of cocoon vm list cannot be understood: snapshot_ids are not a set of ids",

@@ -87,7 +87,11 @@ def test_a_removal_works_with_no_inode_free(tmp_path: Path, mount: Mount, closin
     store = opened(own, closing)
     own.add("vk-a-b")
     numbers = itertools.count()
-    until_full(lambda: (own.disk / f"filler-{next(numbers)}").touch())
+
+    def touch_another() -> None:
+        (own.disk / f"filler-{next(numbers)}").touch()
+
+    until_full(touch_another)
     assert store.usage().available_inodes == 0
     store.remove(store.verify("vk-a-b"))
     assert store.wait_until_reclaimed(20)
