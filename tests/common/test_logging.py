@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 
 from common.logging import JsonFormatter, TextFormatter, fields, printable, set_up_logging
 
-HOSTILE = ["a\nb", "\r\n2026-01-01T00:00:00.000Z info x: forged", "\x1b[2J", "a\u2028b", "\x00", "\ud800", "\u202eabc"]
-    "a\nb",
-    "\r\n2026-01-01T00:00:00.000Z info    x: forged",
-    "\x1b[2J",
-    "a\u2028b",
-    "\x00",
-    "\ud800",
-    "\u202eabc",
-]
+HOSTILE = ["a\nb", "\r\n2026-01-01T00:00:00Z info x: forged", "\x1b[2J", "a\u2028b", "\x00", "\ud800", "\u202eabc"]
 
 
 @pytest.fixture
