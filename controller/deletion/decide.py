@@ -18,6 +18,7 @@ from controller.deletion.model import (
     Question,
     ReleaseReason,
     RetainReason,
+    RetentionFacts,
     SeenDeletion,
     SetStanding,
 )
@@ -164,7 +165,7 @@ def _disrupted(question: Question) -> Decision | None:
         return None
     why = "the pod was evicted or preempted"
     promise = Decision(10, Action.RETAIN, why, retain=RetainReason.DISRUPTION, ttl_seconds=DISRUPTION_TTL_SECONDS)
-    if question.retention is None:
+    if question.retention is None or not question.retention.whole:
         return promise
     left = question.retention.expires_in_seconds
     if left is None or left >= RENEW_BELOW_SECONDS:
@@ -250,7 +251,7 @@ def _is_awaited(question: Question) -> bool:
 
 def _retain_for_good(question: Question, row: int, why: str) -> Decision:
     retention = question.retention
-    if retention is not None and retention.reason is RetainReason.SEAT_RELEASE and retention.expires_in_seconds is None:
+    if retention == RetentionFacts(RetainReason.SEAT_RELEASE):
         return Decision(row, Action.NOTHING, f"{why}; it is kept already")
     return Decision(row, Action.RETAIN, why, retain=RetainReason.SEAT_RELEASE)
 

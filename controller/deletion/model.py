@@ -122,10 +122,14 @@ class SeenDeletion:
 
 @dataclass(frozen=True, slots=True)
 class RetentionFacts:
-    """The promise under which an agent keeps a copy; `expires_in_seconds` is None when it does not end by itself."""
+    """The promise under which an agent keeps a copy; `expires_in_seconds` is None when it does not end by itself.
+
+    `whole`: it covers every snapshot of the owner; one that appeared later may not be covered yet.
+    """
 
     reason: RetainReason
     expires_in_seconds: float | None = None
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +187,53 @@ class Decision:
     release: ReleaseReason | None = None
     purge: PurgeReason | None = None
     unseen: bool = False
+
+
+class RetainOutcome(enum.Enum):
+    """What a retain did; values are those of the API."""
+
+    RETAINED = 1
+    NOTHING_TO_RETAIN = 2
+    SUPERSEDED = 3
+
+
+class PurgeOutcome(enum.Enum):
+    """What a purge did with one snapshot; values are those of the API."""
+
+    PURGED = 1
+    NOTHING_TO_PURGE = 2
+    SKIPPED_RETAINED = 3
+    SKIPPED_IN_USE = 4
+    SKIPPED_PENDING = 5
+    SKIPPED_NEWER = 6
+    SKIPPED_FOREIGN = 7
+    DEFERRED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSnapshot:
+    """A snapshot that an agent names because nobody claims its VM.
+
+    `owner` is whom it is kept for, else who was last seen to claim it, None when the agent knows nobody.
+    `retained` is why it is kept, `expires_at` when that ends (Unix seconds, None: not by itself). `invalid`: it was
+    read completely and is wrong, so that it is never kept.
+    """
+
+    name: str
+    vm_name: str
+    owner: Owner | None = None
+    retained: RetainReason | None = None
+    expires_at: float | None = None
+    allocated_bytes: int = 0
+    invalid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeResult:
+    """What a purge did with one snapshot. `deferred_reason` is stable, `message` is for a person."""
+
+    name: str
+    outcome: PurgeOutcome
+    allocated_bytes: int = 0
+    deferred_reason: str = ""
+    message: str = ""

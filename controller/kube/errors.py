@@ -12,6 +12,7 @@ class _Cause(msgspec.Struct):
 
 
 class _Details(msgspec.Struct):
+    name: str = ""
     retryAfterSeconds: int = 0  # noqa: N815 - spelled as in the API
     causes: list[_Cause] = []
 
@@ -29,7 +30,8 @@ class KubeError(Exception):
     """A request to the Kubernetes API that did not do what was asked.
 
     `reason` is stable: the API's own (`NotFound`, `Conflict`, …) or, when no answer came, `ApiUnavailable` or
-    `Timeout`. `status_code` is 0 when no answer came.
+    `Timeout`. `status_code` is 0 when no answer came. `object_name` is the object the API names, empty when it names
+    none: a 404 without it says that the path is not served, not that an object is gone.
     """
 
     default_reason: ClassVar[str] = "Unknown"
@@ -40,6 +42,7 @@ class KubeError(Exception):
         self.reason = reason or self.default_reason
         self.status_code = status_code
         self.request = request
+        self.object_name = ""
 
 
 class AccessConfigError(KubeError):
@@ -160,6 +163,13 @@ def _retry_after(header: str | None, status: Status | None) -> float:
 def error_from_answer(code: int, body: bytes, *, request: str, retry_after: str | None = None) -> KubeError:
     """The error that an answer with this status code means."""
     status = parse_status(body)
+    error = _error(code, status, body, request=request, retry_after=retry_after)
+    if status is not None and status.details is not None:
+        error.object_name = status.details.name
+    return error
+
+
+def _error(code: int, status: Status | None, body: bytes, *, request: str, retry_after: str | None) -> KubeError:
     reason = status.reason if status else ""
     text = status.message if status and status.message else body[:200].decode("utf-8", "replace")
     message = f"{text or 'no message'} (HTTP {code})"

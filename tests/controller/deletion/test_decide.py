@@ -178,6 +178,7 @@ CASES = (
     Case("flag seen, kept for a disruption", ask(seen=FLAGGED, retention=KEPT_DISRUPTED), 8, RETAIN, retain=SEAT),
     Case("kept by the agent already", ask(seen=FLAGGED, retention=KEPT), 8, NOTHING),
     Case("kept, found again", ask(retention=KEPT), 8, NOTHING),
+    Case("kept, but another snapshot of it is not", ask(retention=replace(KEPT, whole=False)), 8, RETAIN, retain=SEAT),
     Case("pods pending do not matter for keeping", ask(seen=FLAGGED, namesake=next_pod("")), 8, RETAIN, retain=SEAT),
     # 9: the flag was lost.
     Case("suspended here, seen", ask(seen=PLAIN, cocoon_set=SUSPENDED_HERE), 9, RETAIN, retain=SEAT),
@@ -188,6 +189,8 @@ CASES = (
     Case("evicted", ask(seen=EVICTED), 10, RETAIN, retain=DISRUPTION),
     Case("evicted, bare pod", ask(BARE, seen=EVICTED), 10, RETAIN, retain=DISRUPTION),
     Case("evicted, kept already", ask(retention=KEPT_DISRUPTED), 10, NOTHING),
+    Case("evicted, another snapshot is not kept", ask(retention=replace(KEPT_DISRUPTED, whole=False)), 10, RETAIN,
+         retain=DISRUPTION),
     Case("to be renewed, pod unread", ask(retention=KEPT_DISRUPTED_LONG_AGO, namesake=NamesakeFacts()), 10, CONFIRM),
     Case("renewed: set exists", ask(retention=KEPT_DISRUPTED_LONG_AGO), 10, RETAIN, retain=DISRUPTION),
     Case("renewed: pod pending", ask(BARE, retention=KEPT_DISRUPTED_LONG_AGO, namesake=next_pod("")), 10, RETAIN,
@@ -317,7 +320,9 @@ _questions = st.builds(
     namesake=st.builds(NamesakeFacts, st.booleans(), st.none() | _namesakes),
     cocoon_set=_sets,
     retention=st.none()
-    | st.builds(RetentionFacts, st.sampled_from(RetainReason), st.none() | st.floats(-1e6, 1e6, allow_nan=False)),
+    | st.builds(
+        RetentionFacts, st.sampled_from(RetainReason), st.none() | st.floats(-1e6, 1e6, allow_nan=False), st.booleans()
+    ),
     seen=st.none() | st.builds(SeenDeletion, st.booleans(), st.booleans()),
 )
 

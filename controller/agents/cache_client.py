@@ -1,0 +1,273 @@
+"""Calls to the agents' `SnapshotCache`: the only place where the leader's words become messages.
+
+Why this exists: every changing call has to carry the leader's epoch and the cluster's id, needs a deadline, and must
+not be sent by a process that no longer leads. Asking for the right is done here, right before sending, so that no
+caller can forget it. What comes back is ours: values of `controller.deletion.model`, errors with a stable reason.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # it ships without types
+
+from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+from controller.deletion.model import (
+    FoundSnapshot,
+    Owner,
+    PurgeOutcome,
+    PurgeReason,
+    PurgeResult,
+    ReleaseReason,
+    RetainOutcome,
+    RetainReason,
+)
+from controller.kube.leadership import Leadership
+
+_SERVICE = "/cocoonstack.node.v1.SnapshotCache/"
+_DETAILS = "grpc-status-details-bin"
+_DOMAIN = "node.cocoonstack.io"
+_MAX_SHOWN = 300
+
+R = TypeVar("R", bound=Message)
+
+
+class AgentCallError(Exception):
+    """A call that did not do what was asked; `reason` is stable: the agent's own, or the gRPC status in CamelCase."""
+
+    def __init__(self, node: str, reason: str, message: str) -> None:
+        """Keep node and reason beside the text."""
+        super().__init__(f"agent of {node}: {message[:_MAX_SHOWN] or reason}")
+        self.node = node
+        self.reason = reason
+
+
+class AgentUnreachableError(AgentCallError):
+    """No connection, no answer in time, or the agent is being stopped; what was asked may or may not have been done."""
+
+
+class StaleEpochError(AgentCallError):
+    """The agent knows a higher epoch than ours."""
+
+    def __init__(self, node: str, message: str, highest_epoch: int) -> None:
+        """`highest_epoch` is the highest one the agent knows, -1 when it did not say."""
+        super().__init__(node, "STALE_CONTROLLER_EPOCH", message)
+        self.highest_epoch = highest_epoch
+
+
+class StaleSyncError(AgentCallError):
+    """The agent has applied a later sync of our epoch."""
+
+
+class WrongClusterError(AgentCallError):
+    """The host belongs to another cluster until an operator accepts ours."""
+
+
+class AgentChannels(Protocol):
+    """Where the open connection to a node's agent is found."""
+
+    def channel(self, node: str) -> grpc.aio.Channel | None:
+        """Return the connection to the agent that may speak for this node; None when there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallSeconds:
+    """Deadlines. A purge waits for an engine that removes; everything else is a matter of one transaction."""
+
+    sync: float = 15.0
+    change: float = 10.0
+    purge: float = 60.0
+
+
+class CacheClient:
+    """Speaks to agents in the name of the leader.
+
+    Every method raises AgentCallError or one of its kinds, and NotLeadingError without having sent anything.
+    """
+
+    def __init__(
+        self,
+        channels: AgentChannels,
+        leadership: Leadership,
+        cluster_id: str,
+        seconds: CallSeconds | None = None,
+    ) -> None:
+        """`cluster_id` is the UID of the cluster's kube-system namespace."""
+        self._channels = channels
+        self._leadership = leadership
+        self._cluster_id = cluster_id
+        self._seconds = seconds or CallSeconds()
+
+    async def sync_owners(self, node: str, owners: Iterable[Owner], revision: int) -> tuple[FoundSnapshot, ...]:
+        """Tell the full set of owners; return the snapshots of VM names that nobody claims."""
+        now = Timestamp()
+        now.FromNanoseconds(time.time_ns())
+        request = pb.SyncOwnersRequest(
+            owners=[_owner(owner) for owner in owners],
+            sync_revision=revision,
+            controller_time=now,
+            cluster_id=self._cluster_id,
+        )
+        answer = await self._call(node, "SyncOwners", request, pb.SyncOwnersResponse, self._seconds.sync)
+        return tuple(_found(each) for each in answer.unclaimed_snapshots)
+
+    async def retain(
+        self, node: str, owner: Owner, reason: RetainReason, ttl_seconds: float | None
+    ) -> tuple[RetainOutcome, int]:
+        """Keep an owner's snapshots; return what was done and how many are kept."""
+        request = pb.RetainSnapshotsRequest(
+            owner=_owner(owner),
+            reason=reason.value,  # type: ignore[arg-type] # same values
+            cluster_id=self._cluster_id,
+        )
+        if ttl_seconds is not None:
+            request.ttl.CopyFrom(Duration(seconds=int(ttl_seconds)))
+        answer = await self._call(node, "RetainSnapshots", request, pb.RetainSnapshotsResponse, self._seconds.change)
+        try:
+            return RetainOutcome(answer.outcome), len(answer.snapshots)
+        except ValueError:
+            raise AgentCallError(node, "InvalidAnswer", f"retain outcome {answer.outcome} is not known") from None
+
+    async def release(self, node: str, owner: Owner, reason: ReleaseReason) -> int:
+        """End an owner's retentions; return how many ended."""
+        request = pb.ReleaseRetentionRequest(
+            owner=_owner(owner),
+            reason=reason.value,  # type: ignore[arg-type] # same values
+            cluster_id=self._cluster_id,
+        )
+        answer = await self._call(node, "ReleaseRetention", request, pb.ReleaseRetentionResponse, self._seconds.change)
+        return len(answer.snapshots)
+
+    async def purge(self, node: str, owner: Owner, reason: PurgeReason, revision: int) -> tuple[PurgeResult, ...]:
+        """Remove an owner's snapshots as far as the agent's rules allow; `revision` is that of our sync."""
+        request = pb.PurgeSnapshotsRequest(
+            owner=_owner(owner),
+            reason=reason.value,  # type: ignore[arg-type] # same values
+            sync_revision=revision,
+            cluster_id=self._cluster_id,
+        )
+        answer = await self._call(node, "PurgeSnapshots", request, pb.PurgeSnapshotsResponse, self._seconds.purge)
+        return tuple(_result(node, each) for each in answer.results)
+
+    async def _call(self, node: str, name: str, request: Message, answer_type: type[R], timeout_seconds: float) -> R:
+        channel = self._channels.channel(node)
+        if channel is None:
+            raise AgentUnreachableError(node, "NotConnected", "there is no connection to the agent")
+        method: grpc.aio.UnaryUnaryMultiCallable[Message, R] = channel.unary_unary(
+            _SERVICE + name,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer_type.FromString,
+        )
+        # Last of all, so that nothing lies between the right to change something and sending it.
+        request.controller_epoch = self._leadership.require()  # type: ignore[attr-defined] # all five messages have it
+        try:
+            return await method(request, timeout=timeout_seconds)
+        except grpc.aio.AioRpcError as error:
+            raise _typed(node, error) from None
+        except grpc.aio.UsageError as error:
+            # The stream's supervisor has closed the channel in this very moment.
+            raise AgentUnreachableError(node, "NotConnected", str(error)) from None
+
+
+_UNREACHABLE = {
+    grpc.StatusCode.UNAVAILABLE: "Unavailable",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "Timeout",
+    grpc.StatusCode.CANCELLED: "Cancelled",
+}
+
+
+def _typed(node: str, error: grpc.aio.AioRpcError) -> AgentCallError:
+    info = _error_info(error)
+    message = error.details() or ""
+    reason = info.reason if info is not None else ""
+    if reason == "STALE_CONTROLLER_EPOCH" and info is not None:
+        text = info.metadata.get("highest_epoch", "")
+        return StaleEpochError(node, message, int(text) if text.isascii() and text.isdigit() else -1)
+    if reason == "STALE_OWNER_SYNC":
+        return StaleSyncError(node, reason, message)
+    if reason == "WRONG_CLUSTER":
+        return WrongClusterError(node, reason, message)
+    if not reason and error.code() in _UNREACHABLE:
+        return AgentUnreachableError(node, _UNREACHABLE[error.code()], message)
+    return AgentCallError(node, reason or error.code().name, message)
+
+
+def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:
+    for key, value in error.trailing_metadata() or ():
+        if key != _DETAILS or not isinstance(value, bytes):
+            continue
+        try:
+            details: Sequence[Message] = status_pb2.Status.FromString(value).details
+        except DecodeError:
+            return None
+        for detail in details:
+            info = error_details_pb2.ErrorInfo()
+            if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == _DOMAIN:  # type: ignore[attr-defined] # an Any
+                return info
+    return None
+
+
+def _owner(owner: Owner) -> pb.Owner:
+    return pb.Owner(
+        pod_uid=owner.pod_uid,
+        namespace=owner.namespace,
+        pod_name=owner.pod_name,
+        vm_name=owner.vm_name,
+        managed=owner.managed,
+        set_name=owner.set_name,
+        set_uid=owner.set_uid,
+        vm_id=owner.vm_id,
+        ephemeral_storage_request_bytes=owner.ephemeral_storage_request_bytes,
+        keep_on_delete=owner.keep_on_delete,
+    )
+
+
+def _owner_from(owner: pb.Owner) -> Owner:
+    return Owner(
+        pod_uid=owner.pod_uid,
+        namespace=owner.namespace,
+        pod_name=owner.pod_name,
+        vm_name=owner.vm_name,
+        managed=owner.managed,
+        set_name=owner.set_name,
+        set_uid=owner.set_uid,
+        vm_id=owner.vm_id,
+        ephemeral_storage_request_bytes=owner.ephemeral_storage_request_bytes,
+        keep_on_delete=owner.keep_on_delete,
+    )
+
+
+def _found(snapshot: pb.Snapshot) -> FoundSnapshot:
+    owner = _owner_from(snapshot.owner) if snapshot.HasField("owner") else None
+    retained, expires_at = None, None
+    if snapshot.HasField("retention"):
+        kept = snapshot.retention
+        # A reason we do not know is somebody's wish all the same; treating it as a person's keeps it.
+        known = kept.reason in {each.value for each in RetainReason}
+        retained = RetainReason(kept.reason) if known else RetainReason.REQUESTED
+        expires_at = kept.expire_time.ToNanoseconds() / 1e9 if kept.HasField("expire_time") else None
+        owner = _owner_from(kept.owner) if kept.HasField("owner") else owner
+    return FoundSnapshot(
+        name=snapshot.name,
+        vm_name=snapshot.vm_name,
+        owner=owner,
+        retained=retained,
+        expires_at=expires_at,
+        allocated_bytes=snapshot.allocated_bytes,
+        invalid=snapshot.state == pb.SNAPSHOT_STATE_INVALID,
+    )
+
+
+def _result(node: str, result: pb.PurgeResult) -> PurgeResult:
+    try:
+        outcome = PurgeOutcome(result.outcome)
+    except ValueError:
+        raise AgentCallError(node, "InvalidAnswer", f"purge outcome {result.outcome} is not known") from None
+    return PurgeResult(result.name, outcome, result.bytes, result.deferred_reason, result.message)

@@ -1,0 +1,71 @@
+"""What each agent has been told of its node's owners, and what it has to be told next.
+
+Why this exists: agents know owners only from full sets. Most of what a set must hold is simply the pods bound to the
+node. One thing is not: a pod whose deletion was seen before its agent knew the pod's last state. Left out at once, the
+agent would act on an older flag, or take its snapshots for those of the pod before it. Such a pod is named once more
+with its last state; when that is acknowledged it leaves the set like any other.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from controller.deletion.pods import PodRecord
+
+
+@dataclass(slots=True)
+class Departure:
+    """A pod whose deletion was seen while leading; times are monotonic seconds.
+
+    `heard`: the agent has certainly been told its last state. `settled_at` is when a decision about it was carried out,
+    None while it is not. `looks` counts the extra looks for snapshots that a runtime writes after the deletion.
+    """
+
+    record: PodRecord
+    seen_at: float
+    heard: bool
+    settled_at: float | None = None
+    looks: int = 0
+
+
+@dataclass(slots=True)
+class AgentBook:
+    """What one node's agent was told.
+
+    `told` is what the last acknowledged set named, by pod UID; `unsure` that the answer to a later set was lost.
+    `channel` is the connection it was told over, `revision` the set's, `synced_at` when it was acknowledged.
+    """
+
+    node: str
+    told: dict[str, PodRecord] = field(default_factory=dict)
+    unsure: bool = True
+    channel: object = None
+    revision: int = 0
+    synced_at: float = float("-inf")
+    departures: dict[str, Departure] = field(default_factory=dict)
+
+    def acknowledged(self, named: Iterable[PodRecord], revision: int, channel: object, now: float) -> None:
+        """The agent has applied this set."""
+        self.told = {record.uid: record for record in named}
+        self.unsure = False
+        self.channel, self.revision, self.synced_at = channel, revision, now
+        for departure in self.departures.values():
+            departure.heard = departure.heard or self._knows(departure.record)
+
+    def depart(self, record: PodRecord, now: float) -> None:
+        """The pod's deletion was seen; this is its last version."""
+        self.departures[record.uid] = Departure(record, now, heard=self._knows(record))
+
+    def unheard(self, bound: Iterable[PodRecord]) -> list[PodRecord]:
+        """Return the deleted pods to name once more beside those that are bound.
+
+        Not one in whose place another pod of its name is bound: that one's claim says everything.
+        """
+        waiting = [each.record for each in self.departures.values() if not each.heard and each.settled_at is None]
+        if not waiting:
+            return []
+        names = {(record.namespace, record.name) for record in bound}
+        return [record for record in waiting if (record.namespace, record.name) not in names]
+
+    def _knows(self, record: PodRecord) -> bool:
+        known = self.told.get(record.uid)
+        return known is not None and not self.unsure and known.same_owner(record)

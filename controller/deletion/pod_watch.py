@@ -1,0 +1,91 @@
+"""The copy of all bound pods, and uncached reads of single ones.
+
+Why this exists: the events of a watch are only hints, with one exception: the object of a DELETED event is the last
+state of a pod there is. Here each change is turned into the two things others care about: a node whose owners changed,
+and a pod that is gone, with what its last version said.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+from urllib.parse import quote
+
+import msgspec
+
+from controller.deletion.model import NamesakeFacts, Owner
+from controller.deletion.pods import TERMINATING, PodIndex, PodRecord
+from controller.kube.client import KubeClient
+from controller.kube.errors import KubeError, NotFound
+from controller.kube.objects import Change, ChangeKind
+from controller.kube.reflector import Reflector, ReflectorLimits
+
+# Pods are seen from when they are bound. No other filter: with a label selector, removing the label looks like a
+# deletion.
+_BOUND = {"fieldSelector": "spec.nodeName!="}
+
+
+class PodListener(Protocol):
+    """Who acts on changes; no call blocks or raises."""
+
+    def owners_changed(self, node: str) -> None:
+        """What the agent of this node should be told is not what it was."""
+
+    def pod_deleted(self, record: PodRecord) -> None:
+        """A watch delivered the deletion of a bound pod, with its deletion timestamp; this is its last version."""
+
+
+class PodWatch:
+    """`run` until cancelled; everything else is synchronous and read from the copy, except `read`."""
+
+    def __init__(self, client: KubeClient, listener: PodListener, *, limits: ReflectorLimits | None = None) -> None:
+        """Nothing is asked before `run`."""
+        self.reflector: Reflector[PodRecord] = Reflector(
+            client, "/api/v1/pods", PodRecord, self._changed, query=_BOUND, limits=limits
+        )
+        self.index = PodIndex(self.reflector.items.get)
+        self._client = client
+        self._listener = listener
+        self._decode = msgspec.json.Decoder(PodRecord).decode
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the copy is whole and list and watch work."""
+        return self.reflector.has_synced and not self.reflector.problem
+
+    async def run(self) -> None:
+        """Keep the copy."""
+        await self.reflector.run()
+
+    def on_node(self, node: str) -> Iterable[PodRecord]:
+        """Return the pods bound to a node; do not keep it across an await."""
+        return self.index.on_node(node)
+
+    async def read(self, owner: Owner) -> NamesakeFacts:
+        """Ask the API itself for the pod of this namespace and name. Raises KubeError when it does not answer."""
+        path = f"/api/v1/namespaces/{quote(owner.namespace, safe='')}/pods/{quote(owner.pod_name, safe='')}"
+        try:
+            record = self._decode(await self._client.get_bytes(path))
+        except NotFound as error:
+            if error.object_name == owner.pod_name:
+                return NamesakeFacts(confirmed=True)
+            raise
+        except msgspec.DecodeError as error:
+            raise KubeError(f"the pod cannot be read: {error}", reason="InvalidAnswer", request=path) from error
+        if (record.namespace, record.name) != (owner.namespace, owner.pod_name):
+            raise KubeError("the answer is about another pod", reason="InvalidAnswer", request=path)
+        return NamesakeFacts(confirmed=True, pod=record.live())
+
+    def _changed(self, change: Change[PodRecord]) -> None:
+        before, item = change.before, change.item
+        if change.kind is ChangeKind.DELETED:
+            self.index.take(before, None)
+            if change.seen:
+                item.follow(before)
+                # Without a deletion timestamp it is no last version: whoever asks reads the pod.
+                if item.has(TERMINATING) and item.node:
+                    self._listener.pod_deleted(item)
+            self._listener.owners_changed(item.node)
+            return
+        item.follow(before)
+        self.index.take(before, item)
+        if before is None or not item.same_owner(before):
+            self._listener.owners_changed(item.node)
