@@ -1,10 +1,10 @@
 """A thousand hosts in one process: simulated agents that speak the real protocol on loopback, each on its own port.
 
 `python -m benchmarks.fleet COUNT` binds COUNT free ports, prints one JSON line `{"agents": {NAME: PORT, …}}`, and
-serves until standard input ends or SIGTERM. A line `change NAME` on standard input changes that agent's memory by one
-page; the answer is a JSON line `{"name", "memory", "at"}` with the monotonic time of the change, in seconds. The
-streams behave as the real agent's: the report at once, again at each change, a heartbeat every 10 s; owner syncs are
-acknowledged.
+serves until standard input ends or SIGTERM. It obeys lines of standard input, and answers each with one of JSON:
+`change NAME` takes one page of that agent's memory away (`{"name", "memory", "at"}`, the monotonic time of the change
+in seconds), `streams` counts the open ones (`{"streams"}`). The streams behave as the real agent's: the report at
+once, again at each change, a heartbeat every 10 s; owner syncs are acknowledged.
 """
 
 import asyncio
@@ -47,6 +47,7 @@ class SimulatedAgent:
         self.memory_bytes = 128 * _GI + index * _PAGE_BYTES
         self._changed = asyncio.Event()
         self._encoded = self._encode()
+        self.open_streams = 0
 
     def change(self) -> None:
         """Take one page of memory off and wake every stream."""
@@ -65,6 +66,14 @@ class SimulatedAgent:
     async def watch(self, request: bytes, context: object) -> AsyncIterator[bytes]:
         """Answer WatchNodeResources."""
         del request, context
+        self.open_streams += 1
+        try:
+            async for response in self._responses():
+                yield response
+        finally:
+            self.open_streams -= 1
+
+    async def _responses(self) -> AsyncIterator[bytes]:
         interval = Duration(seconds=HEARTBEAT_SECONDS)
         sent = -1
         while True:
@@ -214,6 +223,8 @@ def _read_commands(agents: dict[str, SimulatedAgent], stop: asyncio.Event) -> Ca
 
 def _obey(agents: dict[str, SimulatedAgent], line: str) -> dict[str, object]:
     verb, _, name = line.partition(" ")
+    if verb == "streams":
+        return {"streams": sum(agent.open_streams for agent in agents.values())}
     if verb != "change" or name not in agents:
         return {"error": f"not understood: {line}"}
     agent = agents[name]

@@ -28,13 +28,38 @@ _AUDIT_POLICY = {
 
 @dataclass(frozen=True, slots=True)
 class FleetCluster:
-    """The running parts, and where the agents are."""
+    """The running parts but the controller, and where the agents are."""
 
     plane: ControlPlane
     fleet: Child
-    controller: Child
     ports: Mapping[str, int]
     directory: Path
+
+    @contextmanager
+    def controller(self, lifecycle: str = "auto") -> Iterator[Child]:
+        """Run the controller, and hand it over when it watches every agent and every Node is Ready."""
+        agents = self.directory / "agents"
+        agents.write_text("".join(f"{name}=127.0.0.1:{port}\n" for name, port in self.ports.items()))
+        with Child(_controller_command(self.plane, agents, lifecycle)) as controller:
+            self._wait_for(controller)
+            yield controller
+
+    def _wait_for(self, controller: Child) -> None:
+        count = len(self.ports)
+
+        def all_watched() -> bool:
+            controller.check_running()
+            self.fleet.tell("streams")
+            return int(str(self.fleet.read_json(10)["streams"])) >= count
+
+        wait_until(all_watched, _START_SECONDS, f"{count} agents being watched")
+        with self.plane.client() as admin:
+
+            def all_ready() -> bool:
+                controller.check_running()
+                return sum(_is_ready(node) for node in admin.items("/api/v1/nodes")) >= count
+
+            wait_until(all_ready, _START_SECONDS, f"{count} Nodes becoming Ready")
 
     def targets_file(self) -> Path:
         """Return a file with one `host:port` a line, for the Go client."""
@@ -45,7 +70,7 @@ class FleetCluster:
 
 @contextmanager
 def fleet_cluster(count: int) -> Iterator[FleetCluster]:
-    """Run everything until `count` Nodes are Ready, then hand it over; everything ends with the block."""
+    """Run an API server and `count` agents; everything ends with the block."""
     with TemporaryDirectory(prefix="cocoon-benchmark-") as made:
         directory = Path(made)
         policy = directory / "audit-policy.json"
@@ -59,12 +84,7 @@ def fleet_cluster(count: int) -> Iterator[FleetCluster]:
             ControlPlane(directory / "control-plane", options) as plane,
             Child(python("-m", "benchmarks.fleet", str(count))) as fleet,
         ):
-            ports = _ports(fleet)
-            agents = directory / "agents"
-            agents.write_text("".join(f"{name}=127.0.0.1:{port}\n" for name, port in ports.items()))
-            with Child(_controller_command(plane, agents)) as controller:
-                _wait_ready(plane, controller, count)
-                yield FleetCluster(plane, fleet, controller, ports, directory)
+            yield FleetCluster(plane, fleet, _ports(fleet), directory)
 
 
 def administrator(plane: ControlPlane) -> tuple[Path, str]:
@@ -81,24 +101,15 @@ def _ports(fleet: Child) -> dict[str, int]:
     return agents
 
 
-def _controller_command(plane: ControlPlane, agents: Path) -> list[str]:
+def _controller_command(plane: ControlPlane, agents: Path, lifecycle: str) -> list[str]:
     settings = {
         "--kubeconfig": str(plane.kubeconfig("controller")),
         "--agents-file": str(agents),
+        "--lifecycle": lifecycle,
         "--http-listen": f"127.0.0.1:{free_port()}",
     }
     words = [word for setting in settings.items() for word in setting]
     return python("-c", "from controller.cli import main; main()", "run", *words)
-
-
-def _wait_ready(plane: ControlPlane, controller: Child, count: int) -> None:
-    with plane.client() as admin:
-
-        def all_ready() -> bool:
-            controller.check_running()
-            return sum(_is_ready(node) for node in admin.items("/api/v1/nodes")) >= count
-
-        wait_until(all_ready, _START_SECONDS, f"{count} Nodes becoming Ready")
 
 
 def _is_ready(node: Json) -> bool:

@@ -17,9 +17,10 @@ _PAUSE_SECONDS = 0.02
 def run(scale: Scale) -> list[Row]:
     """Return the row for the 99th percentile of single changes, one after the other, on agents picked at random."""
     agents, changes = scale.pick(1000, 100), scale.pick(500, 50)
-    with fleet_cluster(agents) as cluster, watch_nodes(cluster.plane) as watch:
+    with fleet_cluster(agents) as cluster, cluster.controller() as controller, watch_nodes(cluster.plane) as watch:
         picked = random.Random(1).choices(sorted(cluster.ports), k=changes)  # noqa: S311 (no secret)
         latencies = sorted(_change(cluster, watch, name) for name in picked)
+        controller.check_running()
     p99 = percentile(latencies, 99)
     detail = f"median {figure(statistics.median(latencies))} ms, longest {figure(latencies[-1])} ms, {changes} changes"
     what = f"change on one of {agents} agents until the Node shows it: p99"
@@ -28,7 +29,6 @@ def run(scale: Scale) -> list[Row]:
 
 def _change(cluster: FleetCluster, watch: NodeWatch, name: str) -> float:
     """Change one agent and return the milliseconds until the API's watch delivered the Node with the new figure."""
-    cluster.controller.check_running()
     cluster.fleet.tell(f"change {name}")
     change = cluster.fleet.read_json(_SHOWN_SECONDS)
     shown_at = watch.wait_for(name, str(change["memory"]), _SHOWN_SECONDS)

@@ -1,7 +1,7 @@
 """What a thousand quiet agents cost the controller: CPU, memory, punctual leases, and no other write.
 
-The peer is a Go client that holds the same streams to the same agents, with and without keeping as many leases of its
-own. The controller runs all the time; the peer only in its own turns.
+The peer is a Go client that does the same to the same agents: once streams and leases, once streams alone, for which
+the controller is told that somebody else renews the leases. The controller runs all the time, the peer in its turns.
 """
 
 import json
@@ -13,13 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks import go_programs
+from benchmarks.fleet import HEARTBEAT_SECONDS
 from benchmarks.fleet_cluster import FleetCluster, administrator, fleet_cluster
 from benchmarks.harness import TIMES, Row, Scale, at_most, compared, median_ratio, take_turns
 from benchmarks.processes import Child
 from devenv.credentials import CONTROLLER_USER
 
 NAME = "fleet"
-_MIB = 1 << 20
+# What follows a start (conditions, a second look at each Node) is not what a quiet fleet costs.
 _SETTLE_SECONDS = 15
 _OPEN_SECONDS = 120
 
@@ -27,29 +28,42 @@ _OPEN_SECONDS = 120
 def run(scale: Scale) -> list[Row]:
     """Return the rows for a fleet in which nothing changes."""
     agents, seconds = scale.pick(1000, 100), scale.pick(30, 10)
-    with fleet_cluster(agents) as cluster:
-        # What follows a start (conditions, a second look at each Node) is not what a quiet fleet costs.
-        time.sleep(_SETTLE_SECONDS)
-        began_at = time.time()
-        ours, streams, leases = take_turns(
-            scale.rounds,
-            lambda: _cpu_percent(cluster.controller, seconds),
-            lambda: _peer_percent(cluster, seconds, leases=False),
-            lambda: _peer_percent(cluster, seconds, leases=True),
-        )
-        ended_at = time.time()
-        memory = cluster.controller.peak_rss_bytes() / _MIB
-        writes = [write for write in _writes(cluster.plane.audit_log) if began_at <= write.at <= ended_at]
     what = f"{agents} quiet agents: "
-    cpu = "CPU of streams and leases"
-    percent = "% of a core"
+    with fleet_cluster(agents) as cluster:
+        alone, streams = _streams_alone(cluster, scale, seconds)
+        with cluster.controller() as controller:
+            time.sleep(_SETTLE_SECONDS)
+            began_at = time.time()
+            ours, leases = take_turns(
+                scale.rounds,
+                lambda: _cpu_percent(controller, seconds),
+                lambda: _peer_percent(cluster, seconds, leases=True),
+            )
+            ended_at = time.time()
+            memory = controller.peak_rss_bytes() / 1e6
+        writes = [write for write in _writes(cluster.plane.audit_log) if began_at <= write.at <= ended_at]
+    peer = "Go client with the same streams"
     return [
-        _ratio_row(what + cpu, "Go client holding the same streams", ours, streams),
-        _ratio_row(what + cpu, "Go client holding the same streams and as many leases", ours, leases),
-        at_most(NAME, f"{what}CPU of the controller", "", max(ours), 15, percent, "the highest round"),
-        at_most(NAME, f"{what}peak memory of the controller", "", memory, 200, "MiB"),
+        _ratio_row(f"{what}CPU of the streams", peer, alone, streams),
+        _ratio_row(f"{what}CPU of streams and leases", f"{peer} and as many leases", ours, leases),
+        at_most(NAME, f"{what}CPU of the controller", "", max(ours), 15, "% of a core", "the highest round"),
+        at_most(NAME, f"{what}peak memory of the controller", "", memory, 200, "MB"),
         *_write_rows(what, writes, sorted(cluster.ports), (began_at, ended_at)),
     ]
+
+
+def _streams_alone(cluster: FleetCluster, scale: Scale, seconds: float) -> tuple[list[float], list[float]]:
+    """Return the CPU of the controller without leases, and of the peer; the Nodes have to be there already."""
+    with cluster.controller():
+        pass
+    with cluster.controller(lifecycle="external") as controller:
+        time.sleep(_SETTLE_SECONDS)
+        ours, peers = take_turns(
+            scale.rounds,
+            lambda: _cpu_percent(controller, seconds),
+            lambda: _peer_percent(cluster, seconds, leases=False),
+        )
+        return ours, peers
 
 
 def _ratio_row(what: str, against: str, ours: Sequence[float], peers: Sequence[float]) -> Row:
@@ -72,6 +86,8 @@ def _peer_percent(cluster: FleetCluster, seconds: float, *, leases: bool) -> flo
         command += [f"-api={cluster.plane.url}", f"-ca={ca_file}", f"-token={token}"]
     with Child(command) as peer:
         peer.read_json(_OPEN_SECONDS)
+        # From here on every stream has its heartbeats.
+        time.sleep(HEARTBEAT_SECONDS)
         return _cpu_percent(peer, seconds)
 
 
