@@ -30,7 +30,7 @@ func callCommand(ctx context.Context, args []string) error {
 	}
 	defer conn.Close()
 	took := []float64{}
-	var reply []byte
+	reply := []byte{}
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
