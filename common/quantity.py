@@ -120,7 +120,9 @@ def _scale(suffix: str, exponent: str | None) -> tuple[int, int]:
 
 
 def _divided_up(numerator: int, denominator: int) -> int:
-    return -(-numerator // denominator)
+    """Divide and round away from zero."""
+    magnitude = -(-abs(numerator) // denominator)
+    return -magnitude if numerator < 0 else magnitude
 
 
 def _bounded(number: int) -> int:
