@@ -5,7 +5,9 @@ thread, because a file system that hangs must not stop the answers.
 """
 
 import asyncio
+import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +32,7 @@ from common.logging import fields
 _LOG = logging.getLogger(__name__)
 _FIRST_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 5.0
+_PATIENCE_SECONDS = 10.0
 
 
 class ReportSink(Protocol):
@@ -68,6 +71,8 @@ class HostMonitor:
         self._conditions: tuple[Condition, ...] = ()
         self._refresh = asyncio.Event()
         self._told: frozenset[str] = frozenset()
+        self._problems: tuple[ProbeError, ...] = ()
+        self._reading: asyncio.Future[None] | None = None
         self.failed_readings = 0
         self.last_read_seconds = 0.0
 
@@ -82,7 +87,7 @@ class HostMonitor:
         while not await self._read(fixed=True, storage=True):
             left = deadline - time.monotonic()
             if left <= 0:
-                raise ProbesFailedError("; ".join(str(problem) for problem in self._reader.problems))
+                raise ProbesFailedError("; ".join(str(problem) for problem in self._problems))
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 2, _LONGEST_RETRY_SECONDS)
 
@@ -115,9 +120,17 @@ class HostMonitor:
     async def _read(self, *, fixed: bool, storage: bool) -> bool:
         """Read, publish what there is; tells whether there is a report."""
         started = time.monotonic()
-        inputs = self._storage_inputs()
-        await asyncio.to_thread(self._read_blocking, inputs, fixed, storage)
-        self.last_read_seconds = time.monotonic() - started
+        if self._reading is None:
+            inputs = self._storage_inputs()
+            self._reading = _in_thread(lambda: self._read_blocking(inputs, fixed, storage))
+        # A reading that hangs is not started a second time: it is told, and waited for again at the next turn.
+        finished, _ = await asyncio.wait({self._reading}, timeout=_PATIENCE_SECONDS)
+        unanswered = None if finished else self._reader.unanswered(_PATIENCE_SECONDS)
+        if finished:
+            reading, self._reading = self._reading, None
+            reading.result()
+            self.last_read_seconds = time.monotonic() - started
+        self._problems = (*self._reader.problems, *([unanswered] if unanswered else []))
         self._log_problems()
         report = self._report()
         if report is None:
@@ -136,7 +149,7 @@ class HostMonitor:
         return StorageInputs(tuple(view.known_vms()), view.reclaimable_bytes(), view.storage_problem())
 
     def _log_problems(self) -> None:
-        problems = {str(problem) for problem in self._reader.problems}
+        problems = {str(problem) for problem in self._problems}
         self.failed_readings += len(problems)
         for problem in sorted(problems - self._told):
             _LOG.warning("probe failed", extra=fields(reason="PROBE_FAILED", problem=problem))
@@ -150,7 +163,7 @@ class HostMonitor:
             return None
         now = self._clock()
         extra = tuple(self._snapshots.conditions())
-        report = host_report(self._settings, self._facts, self._node_ip, resources, self._reader.problems, extra)
+        report = host_report(self._settings, self._facts, self._node_ip, resources, self._problems, extra)
         self._conditions = with_transition_times(report.conditions, self._conditions, now)
         return replace(report, conditions=self._conditions)
 
@@ -188,3 +201,30 @@ def host_report(
 
 def _next(now: float, seconds: int) -> float:
     return now + seconds if seconds else float("inf")
+
+
+def _in_thread(read: Callable[[], None]) -> asyncio.Future[None]:
+    """Run a reading in a thread that does not hold up the end of the process, as one of an executor would."""
+    loop = asyncio.get_running_loop()
+    finished: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: Exception | None) -> None:
+        if finished.done():
+            return
+        if error is None:
+            finished.set_result(None)
+        else:
+            finished.set_exception(error)
+
+    def run() -> None:
+        outcome: Exception | None = None
+        try:
+            read()
+        except Exception as error:
+            outcome = error
+        # The loop may be gone when a reading that hung comes back after all.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell, outcome)
+
+    threading.Thread(target=run, name="probe", daemon=True).start()
+    return finished

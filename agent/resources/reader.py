@@ -33,6 +33,7 @@ class ResourceReader:
         self._settings = settings
         self._clock = clock
         self._problems: dict[str, ProbeError] = {}
+        self._under_way: tuple[str, str] | None = None
         self._cpu = self._overridden(settings.node_cpu_millicores, "VK_NODE_CPU")
         self._memory = self._overridden(settings.node_memory_bytes, "VK_NODE_MEM")
         self._storage = self._overridden(settings.node_storage_bytes, "VK_NODE_STORAGE")
@@ -60,22 +61,32 @@ class ResourceReader:
         """Read CPU, memory and huge pages, those of them that are not overridden."""
         settings = self._settings
         if settings.node_cpu_millicores is None:
-            self._attempt("cpu", self._read_cpu)
+            self._attempt("cpu", self.probe.cpu_origin, self._read_cpu)
         if settings.node_memory_bytes is None or settings.node_hugepages_bytes is None:
-            self._attempt("memory", self._read_memory)
+            self._attempt("memory", self.probe.memory_origin, self._read_memory)
 
     def read_storage(self, inputs: StorageInputs) -> None:
         """Read the storage, unless it is overridden."""
         if self._settings.node_storage_bytes is None:
-            self._attempt("ephemeral-storage", lambda: self._read_storage(inputs))
+            self._attempt("ephemeral-storage", self.probe.storage_origin, lambda: self._read_storage(inputs))
 
-    def _attempt(self, resource: str, read: Callable[[], None]) -> None:
+    def unanswered(self, seconds: float) -> ProbeError | None:
+        """Return the error for the reading that is under way in another thread, None when there is none."""
+        under_way = self._under_way
+        if under_way is None:
+            return None
+        return ProbeError(*under_way, f"it has not answered for {seconds:g} s")
+
+    def _attempt(self, resource: str, origin: str, read: Callable[[], None]) -> None:
+        self._under_way = (resource, origin)
         try:
             read()
         except ProbeError as error:
             self._problems[resource] = error
         else:
             self._problems.pop(resource, None)
+        finally:
+            self._under_way = None
 
     def _read_cpu(self) -> None:
         value = self.probe.read_cpu_millicores()

@@ -132,6 +132,19 @@ def test_until_the_host_can_be_read_nothing_is_published(tmp_path: Path, fixture
         agent.release()
 
 
+def test_a_stop_while_the_host_cannot_be_read_is_an_orderly_one(tmp_path: Path, fixture_host: Host) -> None:
+    """F6: waiting for the host does not hold up the end."""
+    settings = fixture_host("arm64") | {"COCOON_NODE_PROCFS": str(tmp_path)}
+    agent = AgentProcess(tmp_path / "agent", "host-1", settings)
+    agent.process.environment = agent.environment()
+    agent.process.start()
+    try:
+        wait_for(lambda: page(agent, "/readyz")[0] == 503, ignoring=(OSError,))
+        assert agent.stop() == 0
+    finally:
+        agent.release()
+
+
 def test_a_host_that_cannot_be_read_ends_the_start(agent_process: Agents, fixture_host: Host, tmp_path: Path) -> None:
     """F6: after the time given, with the file and the problem, without a traceback."""
     settings = fixture_host("arm64") | {"COCOON_NODE_PROCFS": str(tmp_path), "COCOON_NODE_START_RETRY_SECONDS": "0"}

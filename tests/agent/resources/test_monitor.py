@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.config import Settings
+from agent.resources import monitor as monitor_module
 from agent.resources.capacity import quantity_text
 from agent.resources.facts import read_facts
 from agent.resources.monitor import HostMonitor, ProbesFailedError
@@ -241,6 +243,41 @@ async def test_the_last_good_storage_is_kept(host_settings: Callable[..., Settin
         await wait_for_async(lambda: sink.condition(PROBE_FAILED).status is False)
         assert sink.allocatable()["ephemeral-storage"] == "960000Ki"
     finally:
+        await cancelled(running)
+
+
+async def test_a_file_system_that_hangs_is_told_and_waited_for(
+    host_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F6: no answer is no news: the value stays, the condition is on, and nothing else waits for it."""
+    monkeypatch.setattr(monitor_module, "_PATIENCE_SECONDS", 0.05)
+    sink, gate, hangs = Sink(), threading.Event(), 0
+    monitor = monitor_of(host_settings(), sink)
+    await monitor.first_report()
+    before, answer = sink.capacity(), os.statvfs("/")
+
+    def hang(_path: str) -> os.statvfs_result:
+        nonlocal hangs
+        hangs += 1
+        gate.wait(30)
+        return answer
+
+    monkeypatch.setattr(os, "statvfs", hang)
+    running = asyncio.create_task(monitor.run())
+    try:
+        for _ in range(3):
+            seen = len(sink.reports)
+            monitor.refresh_soon()
+            await wait_for_async(lambda seen=seen: len(sink.reports) > seen)  # type: ignore[misc]  # a bound default
+            assert sink.condition(PROBE_FAILED).status
+            assert "has not answered" in sink.condition(PROBE_FAILED).message
+            assert sink.capacity() == before
+        assert hangs == 1
+        gate.set()
+        monitor.refresh_soon()
+        await wait_for_async(lambda: not sink.condition(PROBE_FAILED).status)
+    finally:
+        gate.set()
         await cancelled(running)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,25 @@ async def test_clients_without_a_certificate_of_ours_do_not_get_in(
     assert await ask(address[0], READ, authority, other) is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_a_unix_socket_stays_plain_and_may_do_everything(
+    files: Files, authority: trustme.CA, short_directory: Path
+) -> None:
+    """The directory is its lock: whoever gets to the socket is this host's own user."""
+    files.write(authority)
+    where = f"{short_directory}/tls-{os.getpid()}/agent.sock"
+    guard = CallGuard(Authorization(["c"], ["v"], mutual_tls=True), CallMetrics())
+    server = RpcServer(guard)
+    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
+    server.add_service("cocoonstack.node.v1.SnapshotCache", {"PurgeSnapshots": handler})
+    await server.start((ListenAddress(unix_path=where),), files.tls().credentials())
+    try:
+        async with grpc.aio.insecure_channel(f"unix:{where}") as channel:
+            call: Any = channel.unary_unary(CHANGE)
+            assert await call(b"", timeout=10) == b"done"
+    finally:
+        await server.stop()
+
+
 async def test_the_server_proves_its_name(address: tuple[str, TlsFiles], authority: trustme.CA) -> None:
     client = authority.issue_cert(NAMES["controller"])
     assert await ask(address[0], READ, authority, client, name="host-2") is grpc.StatusCode.UNAVAILABLE
@@ -135,7 +155,7 @@ async def test_new_files_are_used_and_broken_ones_are_not(
     async def answers() -> bool:
         return await ask(where, READ, new, new_client) is grpc.StatusCode.OK
 
-    await wait_for_async(answers)  # type: ignore[arg-type]  # mypy does not unite T with an awaitable of T
+    await wait_for_async(answers)
     assert await ask(where, READ, authority, client) is grpc.StatusCode.UNAVAILABLE
 
 
