@@ -209,11 +209,14 @@ def _do(work: Coroutine[Any, Any, _Result]) -> _Result:
     except KeyboardInterrupt:
         _fail("interrupted", 1)
     except Exception as error:
-        # A fault of ours. People get a sentence; whoever mends it gets the traceback in the log.
+        # A fault of ours. People get a sentence; whoever mends it finds where it came from in the log of `run`.
         import logging
 
-        logging.getLogger(__name__).debug("unexpected error", exc_info=True)
-        _fail(f"unexpected {type(error).__name__}: {error}; --log-level debug logs where it came from", 1)
+        cause = error
+        while isinstance(cause, ExceptionGroup):
+            cause = cause.exceptions[0]
+        logging.getLogger(__name__).exception("unexpected error")
+        _fail(f"unexpected {type(cause).__name__}: {cause}; --log-level debug logs where it came from", 1)
 
 
 def _fail(message: str, status: int) -> NoReturn:
