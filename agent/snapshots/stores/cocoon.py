@@ -6,11 +6,14 @@ the marker is checked before every command, and "none" is believed only when its
 """
 
 import contextlib
+import enum
 import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
+
+import msgspec
 
 from agent.snapshots.errors import (
     SnapshotChangedError,
@@ -40,6 +43,7 @@ from agent.snapshots.stores.engine_layout import (
     EngineData,
     describe_record,
     describe_unlisted,
+    fingerprint,
     index_signature,
 )
 from agent.snapshots.stores.envelope import Envelope, envelope_of_record
@@ -92,14 +96,24 @@ class _Listing:
     def names(self) -> Iterable[str]:
         return [*self.envelopes, *self.unlisted]
 
-    def entry(self, name: str, doomed_ids: Collection[str]) -> StoredSnapshot | None:
+    def entry(self, name: str, unfinished: Mapping[str, RunningRemoval]) -> StoredSnapshot | None:
         envelope = self.envelopes.get(name)
         if envelope is not None:
-            return describe_record(name, envelope, self.data, is_doomed=envelope.snapshot_id in doomed_ids)
+            removal = unfinished.get(envelope.snapshot_id)
+            whole = removal.fingerprint if removal is not None else None
+            return describe_record(name, envelope, self.data, whole_fingerprint=whole)
         return describe_unlisted(name, self.data) if name in self.unlisted else None
 
     def has_id(self, snapshot_id: str) -> bool:
         return any(envelope.snapshot_id == snapshot_id for envelope in self.envelopes.values())
+
+
+class _Left(enum.Enum):
+    """What a removal left of a snapshot."""
+
+    NOTHING = enum.auto()
+    A_PART = enum.auto()
+    ALL = enum.auto()
 
 
 class CocoonStore:
@@ -119,7 +133,7 @@ class CocoonStore:
         self._record = RemovalRecord(os.path.join(state_dir, RECORD_FILE))
         self._wait_for_removal_seconds = wait_for_removal_seconds
         self._removal = threading.Lock()
-        self._doomed_ids: set[str] = set()
+        self._unfinished: dict[str, RunningRemoval] = {}
         self._resuming: threading.Thread | None = None
 
     def open(self, ledger: LedgerIdentity) -> StoreOpening:
@@ -130,11 +144,11 @@ class CocoonStore:
         try:
             self._record.prepare()
             self._record.wait_for_end(self._wait_for_removal_seconds)
-            interrupted = self._record.interrupted()
+            unfinished = self._record.unfinished()
         except StoreUnavailableError:
             self._identity.close()
             raise
-        self._doomed_ids = {interrupted.snapshot_id} if interrupted is not None else set()
+        self._unfinished = {removal.snapshot_id: removal for removal in unfinished}
         return StoreOpening(store_id=self._identity.store_id or "", origin=origin)
 
     def accept(self) -> str:
@@ -148,7 +162,7 @@ class CocoonStore:
 
     def resume(self) -> None:
         """See `Store.resume`."""
-        if self._doomed_ids and (self._resuming is None or not self._resuming.is_alive()):
+        if self._unfinished and (self._resuming is None or not self._resuming.is_alive()):
             self._resuming = threading.Thread(target=self._finish_interrupted, name="snapshot-resume", daemon=True)
             self._resuming.start()
 
@@ -156,7 +170,7 @@ class CocoonStore:
         """See `Store.scan_all`."""
         return self._with_listing(
             lambda listing: Inventory(
-                entries=tuple(entry for name in listing.names() if (entry := listing.entry(name, self._doomed_ids))),
+                entries=tuple(entry for name in listing.names() if (entry := listing.entry(name, self._unfinished))),
                 foreign=_foreign(listing.data),
                 mark=listing.mark,
             )
@@ -173,7 +187,7 @@ class CocoonStore:
 
     def rescan(self, names: Collection[str]) -> Mapping[str, StoredSnapshot | None]:
         """See `Store.rescan`."""
-        return self._with_listing(lambda listing: {name: listing.entry(name, self._doomed_ids) for name in names})
+        return self._with_listing(lambda listing: {name: listing.entry(name, self._unfinished) for name in names})
 
     def verify(self, name: str) -> StoredSnapshot:
         """See `Store.verify`."""
@@ -190,9 +204,10 @@ class CocoonStore:
         name, snapshot_id = require_store_name(entry.name), require_store_name(entry.snapshot_id, field="snapshot_id")
         gone = Removal(name=name, snapshot_id=snapshot_id, already_gone=True, pending_bytes=0)
         with self._removal:
-            if not self._is_still(name, snapshot_id):
+            whole_fingerprint = self._fingerprint(name, snapshot_id)
+            if whole_fingerprint is None:
                 return gone
-            self._remove_by_engine(snapshot_id)
+            self._remove_by_engine(snapshot_id, whole_fingerprint)
         return Removal(name=name, snapshot_id=snapshot_id, already_gone=False, pending_bytes=0)
 
     def in_use_ids(self) -> frozenset[str]:
@@ -245,59 +260,76 @@ class CocoonStore:
             except OSError as error:
                 raise store_unavailable("read the data of", self.location, error) from error
 
-    def _is_still(self, name: str, snapshot_id: str) -> bool:
-        """Tell whether the engine still has this snapshot. Raises SnapshotChangedError if its name is another's now."""
+    def _fingerprint(self, name: str, snapshot_id: str) -> int | None:
+        """Return the fingerprint of this snapshot's data, None if the engine does not have it any more.
 
-        def look(listing: _Listing) -> bool:
+        Raises SnapshotChangedError if the name is another's now, or the snapshot has another name.
+        """
+
+        def look(listing: _Listing) -> int | None:
             envelope = listing.envelopes.get(name)
             if envelope is not None and envelope.snapshot_id == snapshot_id:
-                return True
+                return fingerprint(listing.data, snapshot_id)
             if envelope is not None:
                 raise SnapshotChangedError(f"another snapshot stands under the name {quoted(name)} now")
             if listing.has_id(snapshot_id):
                 raise SnapshotChangedError(f"the snapshot {quoted(snapshot_id)} has another name now")
-            return False
+            return None
 
         return self._with_listing(look)
 
-    def _remove_by_engine(self, snapshot_id: str) -> None:
-        with self._record.begin(snapshot_id) as descriptor:
+    def _remove_by_engine(self, snapshot_id: str, whole_fingerprint: int) -> None:
+        removal = RunningRemoval(snapshot_id=snapshot_id, fingerprint=whole_fingerprint)
+        with self._record.locked() as descriptor:
+            self._note(descriptor, removal)
             try:
-                removal = EngineRemoval(self._settings, snapshot_id, inherited=descriptor)
+                running = EngineRemoval(self._settings, snapshot_id, inherited=descriptor)
             except StoreUnavailableError:
-                self._record.write(descriptor, None)
+                self._forget(descriptor, snapshot_id)
                 raise
-            # Until it ends nothing may keep from waiting; without its pid the inherited lock still tells of it.
+            # Until it ends nothing may keep us from waiting; without its pid the inherited lock still tells of it.
             with contextlib.suppress(StoreUnavailableError):
-                self._record.write(descriptor, RunningRemoval(snapshot_id=snapshot_id, pid=removal.pid))
-            answer = removal.wait()
-            # A removal that failed half-way leaves a snapshot that nobody can use: the record stays until the engine
-            # no longer lists it, or until the next removal.
-            self._doomed_ids.add(snapshot_id)
-            if answer.status != 0 and self._with_listing(lambda listing: listing.has_id(snapshot_id)):
-                raise removal.failure(answer)
-            self._doomed_ids.discard(snapshot_id)
-            self._record.write(descriptor, None)
+                self._note(descriptor, msgspec.structs.replace(removal, pid=running.pid))
+            answer = running.wait()
+            # Whatever the status says, the list tells whether it is gone: another may have removed it meanwhile.
+            left = self._with_listing(lambda listing: _left(listing, removal)) if answer.status != 0 else _Left.NOTHING
+            if left is not _Left.A_PART:
+                self._forget(descriptor, snapshot_id)
+            if left is not _Left.NOTHING:
+                raise running.failure(answer)
 
     def _finish_interrupted(self) -> None:
-        """Remove what an earlier run had begun to remove: part of its data may be gone already."""
-        for doomed_id in sorted(self._doomed_ids):
+        """Remove what an earlier run had begun to remove, and only that: a part of its data is gone already."""
+        for removal in list(self._unfinished.values()):
             try:
                 with self._removal:
-                    self._finish(doomed_id)
+                    self._finish(removal)
             except SnapshotError as error:
-                _log.warning("cannot finish the removal of snapshot %s now: %s", doomed_id, error)
+                _log.warning("cannot finish the removal of snapshot %s now: %s", removal.snapshot_id, error)
 
-    def _finish(self, doomed_id: str) -> None:
-        if not self._with_listing(lambda listing: listing.has_id(doomed_id)):
-            with self._record.begin(doomed_id) as descriptor:
-                self._record.write(descriptor, None)
-            self._doomed_ids.discard(doomed_id)
-        elif doomed_id in self.in_use_ids():
-            _log.warning("the removal of snapshot %s was interrupted and a VM uses it now; it is left alone", doomed_id)
+    def _finish(self, removal: RunningRemoval) -> None:
+        if self._with_listing(lambda listing: _left(listing, removal)) is not _Left.A_PART:
+            with self._record.locked() as descriptor:
+                self._forget(descriptor, removal.snapshot_id)
+        elif removal.snapshot_id in self.in_use_ids():
+            _log.warning(
+                "the removal of snapshot %s was interrupted and a VM uses it; it is left alone", removal.snapshot_id
+            )
         else:
-            self._remove_by_engine(doomed_id)
-            _log.info("finished the removal of snapshot %s that was interrupted", doomed_id)
+            self._remove_by_engine(removal.snapshot_id, removal.fingerprint)
+            _log.info("finished the removal of snapshot %s that was interrupted", removal.snapshot_id)
+
+    def _note(self, descriptor: int, removal: RunningRemoval) -> None:
+        self._record.write(descriptor, [*self._others(removal.snapshot_id), removal])
+        self._unfinished = self._unfinished | {removal.snapshot_id: removal}
+
+    def _forget(self, descriptor: int, snapshot_id: str) -> None:
+        others = self._others(snapshot_id)
+        self._record.write(descriptor, others)
+        self._unfinished = {removal.snapshot_id: removal for removal in others}
+
+    def _others(self, snapshot_id: str) -> list[RunningRemoval]:
+        return [removal for removal in self._unfinished.values() if removal.snapshot_id != snapshot_id]
 
     def _create_snapshot_directory(self) -> None:
         """Make the engine's directory for snapshots on a host that never had one, but not the engine's root."""
@@ -307,6 +339,14 @@ class CocoonStore:
             return
         except OSError as error:
             raise store_unavailable("create the store", self._identity.directory, error) from error
+
+
+def _left(listing: _Listing, removal: RunningRemoval) -> _Left:
+    """Tell what a removal that has ended, or was interrupted, has left. Raises OSError."""
+    if not listing.has_id(removal.snapshot_id):
+        return _Left.NOTHING
+    is_whole = fingerprint(listing.data, removal.snapshot_id) == removal.fingerprint
+    return _Left.ALL if is_whole else _Left.A_PART
 
 
 def _compare(mark: _IndexMark, listing: _Listing) -> Changes:

@@ -57,8 +57,21 @@ class EngineData:
             os.close(directory)
 
 
-def describe_record(name: str, envelope: Envelope, data: EngineData, *, is_doomed: bool) -> StoredSnapshot:
-    """Join what the engine lists with the data on the disk. `is_doomed`: its removal had begun and was interrupted."""
+def fingerprint(data: EngineData, snapshot_id: str) -> int:
+    """Return a number that differs as soon as the removal of a snapshot has removed anything. Raises OSError."""
+    contents = DirectoryContents()
+    if snapshot_id in data.directory_names:
+        contents = data.contents(snapshot_id)
+    return _fingerprint(contents)
+
+
+def describe_record(
+    name: str, envelope: Envelope, data: EngineData, *, whole_fingerprint: int | None
+) -> StoredSnapshot:
+    """Join what the engine lists with the data on the disk.
+
+    `whole_fingerprint` is that of the data before their removal was begun, None when it was not.
+    """
     condition, contents = EntryCondition.READY, DirectoryContents()
     is_there = envelope.snapshot_id in data.directory_names
     try:
@@ -79,7 +92,7 @@ def describe_record(name: str, envelope: Envelope, data: EngineData, *, is_doome
             condition = EntryCondition.UNREADABLE
         elif shortened:
             condition = EntryCondition.INVALID
-    if is_doomed:
+    if whole_fingerprint is not None and _fingerprint(contents) != whole_fingerprint:
         condition = EntryCondition.INVALID
         contents.problems.insert(0, "its removal was interrupted")
     return _with_version(describe(name, contents, envelope, condition=condition, target_name=name))
@@ -118,6 +131,10 @@ def index_signature(snapshot_directory: int) -> int:
     if any(changed_ns > recent_ns for *_, changed_ns in marks):
         return 0
     return hash(tuple(marks)) or 1
+
+
+def _fingerprint(contents: DirectoryContents) -> int:
+    return hash((contents.inode, contents.entries_changed_ns, contents.apparent_bytes))
 
 
 def _mark(name: str, directory: int) -> tuple[int, ...]:

@@ -38,6 +38,7 @@ class DirectoryContents:
     __slots__ = (
         "allocated_bytes",
         "apparent_bytes",
+        "entries_changed_ns",
         "exclusive_bytes",
         "inode",
         "is_complete",
@@ -51,6 +52,7 @@ class DirectoryContents:
 
     def __init__(self, status: os.stat_result | None = None) -> None:
         self.inode = status.st_ino if status is not None else 0
+        self.entries_changed_ns = status.st_mtime_ns if status is not None else 0
         own_bytes = status.st_blocks * BLOCK_BYTES if status is not None else 0
         self.allocated_bytes = self.exclusive_bytes = own_bytes
         self.apparent_bytes = 0

@@ -6,7 +6,8 @@ and `<root>/snapshot/localfile/<id>/` as the engine does, creates a missing root
 characters. `new` adds `size` and `last_accessed_at`, and answers `[]` when there is nothing.
 
 In CONTROL_DIR: `calls` gets a JSON line of each call's arguments; `behaviour.json` maps "snapshot list" and the like to
-{"status", "output", "errors"} to answer instead, or {"hang": true}; while `hold-rm` exists, a removal stops half-way.
+{"status", "output", "errors"} to answer instead, or {"hang": true}; while `hold-rm` exists, a removal waits half-way;
+while `fail-rm-half-way` exists, it fails there.
 """
 
 import argparse
@@ -89,6 +90,8 @@ class Engine:
         (control / "rm-pid").write_text(str(os.getpid()))
         while (control / "hold-rm").exists():
             time.sleep(0.01)
+        if (control / "fail-rm-half-way").exists():
+            fail(f"rm: remove data dir {snapshot_id}: input/output error")
         shutil.rmtree(directory, ignore_errors=True)
         content = self.load()
         record = content["snapshots"].pop(snapshot_id)

@@ -15,9 +15,10 @@ import pytest
 
 from agent.snapshots.errors import InvalidNameError, SnapshotChangedError, StoreFault, StoreUnavailableError
 from agent.snapshots.stores import engine_command
-from agent.snapshots.stores.cocoon import CocoonStore
+from agent.snapshots.stores.cocoon import RECORD_FILE, CocoonStore
 from agent.snapshots.stores.contract import EntryCondition, LedgerIdentity, Store, StoredSnapshot
 from agent.snapshots.stores.engine_command import EngineAnswer, EngineRemoval, EngineSettings
+from agent.snapshots.stores.removal_record import RemovalRecord, RunningRemoval
 from tests.agent.snapshots.stores.harness import NEW_LEDGER, EngineHarness, tree
 from tests.support.waiting import wait_for
 
@@ -215,11 +216,56 @@ def test_a_failed_removal_is_an_error_and_not_a_success(engine: EngineHarness, s
     engine.behave({"snapshot rm": {"status": 1, "errors": "Error: rm: remove data dir: input/output error\n"}})
     with pytest.raises(StoreUnavailableError, match="remove data dir"):
         store.remove(entry)
-    (left,) = store.scan_all().entries
-    assert left.condition is EntryCondition.INVALID
+    assert store.scan_all().entries == (entry,)
     engine.behave({})
     assert not store.remove(entry).already_gone
     assert store.scan_all().entries == ()
+
+
+def test_a_removal_that_failed_half_way_leaves_nothing_usable(engine: EngineHarness, store: CocoonStore) -> None:
+    """Also after other removals and a restart; a removal that failed before it removed anything leaves it usable."""
+    for name in ("vk-a-b", "vk-a-c", "vk-a-d"):
+        engine.add(name)
+    entries = {entry.name: entry for entry in store.scan_all().entries}
+    (engine.control / "fail-rm-half-way").touch()
+    with pytest.raises(StoreUnavailableError):
+        store.remove(entries["vk-a-b"])
+    (engine.control / "fail-rm-half-way").unlink()
+    engine.behave({"snapshot rm": {"status": 1, "errors": "Error: rm: locked\n"}})
+    with pytest.raises(StoreUnavailableError):
+        store.remove(entries["vk-a-c"])
+    engine.behave({})
+    store.remove(entries["vk-a-d"])
+    store.close()
+    again = engine.make()
+    again.open(LedgerIdentity(engine.marker.read_text().strip(), knows_snapshots=True))
+    conditions = {entry.name: entry.condition for entry in again.scan_all().entries}
+    assert conditions == {"vk-a-b": EntryCondition.INVALID, "vk-a-c": EntryCondition.READY}
+    again.resume()
+    wait_for(lambda: len(again.scan_all().entries) == 1, 20, what="the removal to be finished")
+    assert again.verify("vk-a-c") == entries["vk-a-c"]
+    again.close()
+
+
+def test_a_removal_that_had_not_begun_is_not_finished(engine: EngineHarness) -> None:
+    """Killed between record and command: the snapshot is whole, and whether it still goes is decided anew."""
+    first = engine.make()
+    opening = first.open(NEW_LEDGER)
+    engine.add("vk-a-b")
+    entry = first.verify("vk-a-b")
+    whole = first._fingerprint("vk-a-b", entry.snapshot_id)
+    first.close()
+    record = RemovalRecord(str(engine.state_dir / RECORD_FILE))
+    with record.locked() as descriptor:
+        record.write(descriptor, [RunningRemoval(entry.snapshot_id, whole or 0)])
+    again = engine.make()
+    again.open(LedgerIdentity(opening.store_id, knows_snapshots=True))
+    assert again.scan_all().entries == (entry,)
+    again.resume()
+    wait_for(lambda: record.unfinished() == (), 20, what="the record to be cleared")
+    assert again.scan_all().entries == (entry,)
+    assert ["snapshot", "rm", "--", entry.snapshot_id] not in engine.calls()
+    again.close()
 
 
 def test_a_snapshot_removed_by_somebody_else_in_that_moment_is_gone(
@@ -271,7 +317,7 @@ def killed_during_removal(engine: EngineHarness, opening_id: str, name: str) -> 
     (engine.control / "hold-rm").touch()
     script = """
         import sys
-        from agent.snapshots.stores.cocoon import CocoonStore
+        from agent.snapshots.stores.cocoon import RECORD_FILE, CocoonStore
         from agent.snapshots.stores.contract import LedgerIdentity
         from agent.snapshots.stores.engine_command import EngineSettings
         program, root, run, log, state, store_id, name = sys.argv[1:]

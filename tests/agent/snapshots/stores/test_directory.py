@@ -142,6 +142,7 @@ def test_symbolic_links_are_not_followed(
         assert store.scan_all().entries == ()
     elif where == "trash":
         own.add("vk-a-c")
+        assert store.wait_until_reclaimed(20)
         (own.disk / TRASH_DIRECTORY).rmdir()
         (own.disk / TRASH_DIRECTORY).symlink_to(outside)
         with pytest.raises(StoreUnavailableError):

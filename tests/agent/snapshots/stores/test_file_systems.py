@@ -251,10 +251,11 @@ def test_the_record_of_a_removal_can_be_written_with_no_byte_free(tmp_path: Path
     record = RemovalRecord(str(disk / "record"))
     record.prepare()
     fill(disk)
-    with record.begin("I" * 26) as descriptor:
-        record.write(descriptor, RunningRemoval("I" * 26, pid=7))
-        assert record.interrupted() == RunningRemoval("I" * 26, pid=7)
-        record.write(descriptor, None)
-    assert record.interrupted() is None
+    removal = RunningRemoval("I" * 26, fingerprint=-5, pid=7)
+    with record.locked() as descriptor:
+        record.write(descriptor, [removal])
+        assert record.unfinished() == (removal,)
+        record.write(descriptor, [])
+    assert record.unfinished() == ()
     with pytest.raises(OSError, match="No space left"):
         (disk / "another").write_bytes(b"x" * 4096)
