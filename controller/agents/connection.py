@@ -80,7 +80,6 @@ class AgentConnection:
         "_limits",
         "_loop",
         "_observer",
-        "_wake",
         "connected",
         "deadline",
         "endpoint",
@@ -111,7 +110,6 @@ class AgentConnection:
         self._credentials = credentials
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
         self._call: grpc.aio.UnaryStreamCall[bytes, bytes] | None = None
         self._expired = False
         self._failures = 0
@@ -122,10 +120,6 @@ class AgentConnection:
         if self._call is not None:
             self._expired = True
             self._call.cancel()
-
-    def wake(self) -> None:
-        """Try again now instead of at the end of the backoff."""
-        self._wake.set()
 
     async def run(self) -> None:
         """Keep a stream open until cancelled."""
@@ -179,6 +173,8 @@ class AgentConnection:
             if not isinstance(payload, bytes):
                 # EOF; asking for the code raises what a broken stream ended with.
                 code = await call.code()
+                if self._expired:
+                    raise StreamError("Silent", "nothing was heard in time")
                 if code is not grpc.StatusCode.OK:
                     raise StreamError(_LOSS_REASONS.get(code, "StreamBroken"), await call.details() or "")
                 return
@@ -237,18 +233,13 @@ class AgentConnection:
             self._observer.observe_loss(self.endpoint.address, self.node_name, error.reason)
 
     async def _pause(self, error: StreamError) -> None:
-        """Wait with jitter before the next attempt, or until woken."""
+        """Wait with jitter before the next attempt."""
         limits = self._limits
         ceiling = min(limits.max_backoff, limits.first_backoff * 2.0 ** min(self._failures, 10))
         if error.refused:
             ceiling = limits.refused_backoff
         self._failures += 1
-        self._wake.clear()
-        try:
-            async with asyncio.timeout(ceiling * random.uniform(0.5, 1.0)):  # noqa: S311 - spreads load only
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await asyncio.sleep(ceiling * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load only
 
     def _fields(self, **more: object) -> dict[str, dict[str, object]]:
         return fields(node=self.node_name, address=self.endpoint.address, **more)

@@ -58,10 +58,6 @@ class AgentFleet:
         """How many agents answer right now."""
         return sum(connection.connected for connection in self._connections.values())
 
-    def is_answering(self, node_name: str) -> bool:
-        """Whether any agent of that name answers right now."""
-        return any(c.connected and c.node_name == node_name for c in self._connections.values())
-
     def unready_reasons(self) -> list[str]:
         """Say what is missing until every source has answered once; empty when nothing is."""
         return [
@@ -103,12 +99,6 @@ class AgentFleet:
             log.info(
                 "agents changed", extra=fields(source=source_name, added=len(new), removed=len(gone), total=len(wanted))
             )
-
-    def wake(self, node_name: str) -> None:
-        """Dial that node's agents now instead of at the end of their backoff."""
-        for connection in self._connections.values():
-            if connection.node_name == node_name:
-                connection.wake()
 
     def _start(self, endpoint: AgentEndpoint, delay_seconds: float) -> None:
         key = (endpoint.address, endpoint.node_name)

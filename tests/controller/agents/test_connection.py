@@ -43,12 +43,17 @@ async def test_report_changes_and_heartbeats_arrive() -> None:
         await wait_for_async(lambda: seen.contacts.get("node-a", 0) >= 2, what="heartbeats")
         assert [report.revision for report in seen.reports] == [1]
         assert seen.reports[0].capacity["memory"] == "131927504Ki"
-        assert fleet.is_answering("node-a")
+        assert fleet.connected_count() == 1
 
         await agent.publish(allocatable={**agent.report.allocatable, "ephemeral-storage": "1Gi"})
         await wait_for_async(lambda: len(seen.reports) == 2, what="the changed report")
         assert seen.reports[1].allocatable["ephemeral-storage"] == "1Gi"
         assert seen.losses() == []
+
+
+def test_an_agent_that_is_back_is_heard_of_in_time() -> None:
+    """The longest pause and the longest attempt together leave time to write the Node within 15 s."""
+    assert StreamLimits().max_backoff + StreamLimits().first_message <= 14.0
 
 
 async def test_unix_socket(short_directory: Path) -> None:
@@ -68,7 +73,7 @@ async def test_agent_dies_and_comes_back() -> None:
         port = agent.port
         await agent.stop()
         await wait_for_async(seen.losses, what="the loss")
-        assert not fleet.is_answering("node-a")
+        assert fleet.connected_count() == 0
         async with await agent.start(port=port):
             await wait_for_async(lambda: len(seen.reports) >= 2, what="the report after the restart")
         assert set(seen.losses()) <= {"Unavailable", "StreamBroken", "StreamEnded"}
@@ -114,7 +119,7 @@ async def test_two_agents_of_one_name_are_both_told_with_their_addresses() -> No
 async def test_name_is_learnt_where_the_endpoint_has_none() -> None:
     async with FakeAgent("node-a") as agent, running_fleet(AgentEndpoint("", agent.address)) as (fleet, seen):
         await wait_for_async(lambda: seen.contacts.get("node-a"), what="heartbeats under the learnt name")
-        assert fleet.is_answering("node-a")
+        assert fleet.connected_count() == 1
         assert not [c for c in seen.calls if c[0] == "expect"]
 
 
