@@ -6,11 +6,9 @@ and only the ways of reaching the API come from the official client.
 """
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlencode
 
@@ -20,13 +18,14 @@ from yarl import URL
 
 from controller.kube.access import Access
 from controller.kube.errors import (
+    AccessConfigError,
     ApiUnavailable,
     KubeError,
     RetryLater,
-    TooManyRequests,
     Unauthorized,
     error_from_answer,
 )
+from controller.kube.retry import CREATE, ONCE, REPEATABLE, Retry
 
 JSON = "application/json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML; the API server takes it under this name
@@ -36,35 +35,6 @@ JSON_PATCH = "application/json-patch+json"
 
 _READ_CHUNK_LIMIT_BYTES = 1 << 20
 _RELOAD_PAUSE_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """How often and how patiently one request is repeated before its caller hears of the failure.
-
-    `ambiguous` allows a repetition when it is not known whether the first try was carried out.
-    """
-
-    attempts: int = 4
-    first_delay_seconds: float = 0.2
-    longest_delay_seconds: float = 5.0
-    ambiguous: bool = True
-
-    def delay_seconds(self, attempt: int, error: RetryLater) -> float:
-        """Pause after the given failed attempt (1 = first): doubling, jittered, never under the server's wish."""
-        pause = min(self.first_delay_seconds * 2.0 ** (attempt - 1), self.longest_delay_seconds)
-        return max(pause * (0.5 + random.random() / 2), error.retry_after_seconds)  # noqa: S311 - spreads load, no secret
-
-    def allows(self, attempt: int, error: RetryLater) -> bool:
-        """Whether another attempt follows the given failed one."""
-        if attempt >= self.attempts or error.retry_after_seconds > self.longest_delay_seconds:
-            return False
-        return self.ambiguous or isinstance(error, TooManyRequests)
-
-
-REPEATABLE = Retry()
-ONCE = Retry(attempts=1)
-CREATE = Retry(ambiguous=False)
 
 
 class KubeClient:
@@ -79,6 +49,7 @@ class KubeClient:
         self._user_agent = user_agent
         self._pool_size = pool_size
         self._session: aiohttp.ClientSession | None = None
+        self._retired: list[aiohttp.ClientSession] = []
         self._base = ""
         self._server_name: str | None = None
         self._proxy: str | None = None
@@ -95,9 +66,10 @@ class KubeClient:
 
     async def close(self) -> None:
         """Close all connections; running requests fail with ApiUnavailable."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        if self._session is not None:
+            self._retired.append(self._session)
+            self._session = None
+        await self._close_retired()
 
     async def get_bytes(
         self,
@@ -221,10 +193,11 @@ class KubeClient:
         attempt = 1
         renewed = False
         while True:
+            started_at = time.monotonic()
             try:
                 return await self._send(method, path, query, data, content_type, timeout)
-            except Unauthorized:
-                if renewed or not await self._renew_credentials():
+            except Unauthorized as exc:
+                if renewed or not await self._renew_credentials(started_at, exc):
                     raise
                 renewed = True
             except RetryLater as exc:
@@ -262,9 +235,9 @@ class KubeClient:
         self, path: str, query: Mapping[str, str] | None, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         try:
+            started_at = time.monotonic()
             answer = await self._open("GET", path, query, None, JSON, timeout)
-            if answer.status == 401 and await self._renew_credentials():
-                answer.close()
+            if answer.status == 401 and await self._renew_credentials(started_at, await _error(answer, f"GET {path}")):
                 answer = await self._open("GET", path, query, None, JSON, timeout)
         except (aiohttp.ClientError, OSError) as exc:
             raise _unavailable(f"GET {path}", exc) from exc
@@ -339,16 +312,33 @@ class KubeClient:
             )
         return self._session
 
-    async def _renew_credentials(self) -> bool:
-        """Read the credentials again, at most every 10 s for all requests together; False when that was just done."""
+    async def _renew_credentials(self, started_at: float, refusal: KubeError) -> bool:
+        """Read the credentials again after a request of `started_at` was refused for them.
+
+        At most every 10 s for all requests together; False when that was done before this request. Raises Unauthorized
+        when they cannot be read.
+        """
         async with self._reload_lock:
+            if self._reloaded_at > started_at:
+                return True
             if time.monotonic() - self._reloaded_at < _RELOAD_PAUSE_SECONDS:
                 return False
-            await self._access.reload()
-            # Requests that are under way keep the old session alive until they end.
-            self._session = None
             self._reloaded_at = time.monotonic()
+            try:
+                await self._access.reload()
+            except AccessConfigError as exc:
+                message = f"{refusal}; and the credentials cannot be read again: {exc}"
+                raise Unauthorized(message, reason=refusal.reason, status_code=401) from exc
+            await self._close_retired()
+            if self._session is not None:
+                # Requests that are under way may end on the old session; the next renewal closes it.
+                self._retired.append(self._session)
+                self._session = None
             return True
+
+    async def _close_retired(self) -> None:
+        while self._retired:
+            await self._retired.pop().close()
 
 
 async def _error(answer: aiohttp.ClientResponse, request: str) -> KubeError:

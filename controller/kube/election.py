@@ -22,9 +22,9 @@ from typing import Protocol
 import msgspec
 
 from common.logging import fields
-from controller.kube.client import ONCE, Retry
 from controller.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from controller.kube.leadership import ElectionTimes, EpochError, Leadership, NotLeadingError, boot_clock
+from controller.kube.retry import ONCE, Retry
 
 log = logging.getLogger(__name__)
 

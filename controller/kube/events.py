@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
-from controller.kube.client import Retry
 from controller.kube.errors import KubeError, NotFound
+from controller.kube.retry import Retry
 
 _LOG = logging.getLogger(__name__)
 
 _REPEAT_SECONDS = 300.0
 _FORGET_SECONDS = 3600.0
-_LONGEST_NOTE = 1000  # the API takes 1,024 bytes
+_LONGEST_NOTE_BYTES = 1000  # the API takes 1,024
 _MOST_WAITING = 500
 _MOST_KNOWN = 4096
 
@@ -98,7 +98,7 @@ class EventRecorder:
 
     def emit(self, regarding: Regarding, event_type: EventType, reason: str, note: str, *, action: str = "") -> None:
         """State something about an object; `reason` is one CamelCase word, `action` what was being done."""
-        statement = _Statement(regarding, event_type, reason, action or reason, note[:_LONGEST_NOTE])
+        statement = _Statement(regarding, event_type, reason, action or reason, _cut(note))
         now, wall = self._clock(), datetime.now(UTC)
         record = self._records.get(statement)
         if record is None or now - record.touched > _FORGET_SECONDS:
@@ -191,6 +191,10 @@ class EventRecorder:
             if now - record.touched <= _FORGET_SECONDS and len(self._records) <= _MOST_KNOWN:
                 return
             del self._records[statement]
+
+
+def _cut(note: str) -> str:
+    return note.encode()[:_LONGEST_NOTE_BYTES].decode(errors="ignore")
 
 
 def _namespace(regarding: Regarding) -> str:

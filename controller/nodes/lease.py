@@ -17,8 +17,9 @@ from typing import Protocol
 
 import msgspec
 
-from controller.kube.client import ONCE, KubeClient
+from controller.kube.client import KubeClient
 from controller.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from controller.kube.retry import ONCE
 from controller.nodes.live import LeaseList, LeaseObject, live_lease
 from controller.nodes.metrics import LEASE_LATENESS, LEASE_RENEWALS
 from controller.nodes.model import CONTROLLER, LEASE_NAMESPACE, Instant, LiveLease
