@@ -116,9 +116,8 @@ class Controller:
         _LOG.info("ready", extra=fields(agents=len(list(self.fleet.connections))))
         gc.collect()
         gc.freeze()
-        # Once more when the streams that could be opened are open.
+        # Once more when the streams that could be opened are open; without a pass over all of it, which is a pause.
         await asyncio.sleep(_FREEZE_AFTER_SECONDS)
-        gc.collect()
         gc.freeze()
         await asyncio.Event().wait()
 
