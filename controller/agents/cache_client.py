@@ -76,6 +76,14 @@ class AgentChannels(Protocol):
         """Return the connection to the agent that may speak for this node; None when there is none."""
         ...
 
+    def nodes(self) -> Iterable[str]:
+        """Return the nodes whose agents are known, connected or not; do not keep it across an await."""
+        ...
+
+    def is_known(self, node: str) -> bool:
+        """Whether the node has an agent that we know, connected or not."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class CallSeconds:
@@ -118,6 +126,18 @@ class CacheClient:
         answer = await self._call(node, "SyncOwners", request, pb.SyncOwnersResponse, self._seconds.sync)
         return tuple(_found(each) for each in answer.unclaimed_snapshots)
 
+    async def list_unclaimed(self, node: str) -> tuple[FoundSnapshot, ...]:
+        """Return what the reply to a sync would name, by reading only; nobody need lead for that."""
+        states = [pb.SNAPSHOT_STATE_RETAINED, pb.SNAPSHOT_STATE_UNCLAIMED, pb.SNAPSHOT_STATE_INVALID]
+        found: list[FoundSnapshot] = []
+        request = pb.ListSnapshotsRequest(page_size=1000, states=states)
+        while True:
+            answer = await self._send(node, "ListSnapshots", request, pb.ListSnapshotsResponse, self._seconds.change)
+            found += [_found(each) for each in answer.snapshots if each.vm_name]
+            if not answer.next_page_token:
+                return tuple(found)
+            request.page_token = answer.next_page_token
+
     async def retain(
         self, node: str, owner: Owner, reason: RetainReason, ttl_seconds: float | None
     ) -> tuple[RetainOutcome, int]:
@@ -157,6 +177,12 @@ class CacheClient:
         return tuple(_result(node, each) for each in answer.results)
 
     async def _call(self, node: str, name: str, request: Message, answer_type: type[R], timeout_seconds: float) -> R:
+        """Send a changing call with the leader's epoch."""
+        # Nothing is awaited between the right to change something and sending it.
+        request.controller_epoch = self._leadership.require()  # type: ignore[attr-defined] # all changing ones have it
+        return await self._send(node, name, request, answer_type, timeout_seconds)
+
+    async def _send(self, node: str, name: str, request: Message, answer_type: type[R], timeout_seconds: float) -> R:
         channel = self._channels.channel(node)
         if channel is None:
             raise AgentUnreachableError(node, "NotConnected", "there is no connection to the agent")
@@ -165,8 +191,6 @@ class CacheClient:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answer_type.FromString,
         )
-        # Last of all, so that nothing lies between the right to change something and sending it.
-        request.controller_epoch = self._leadership.require()  # type: ignore[attr-defined] # all five messages have it
         try:
             return await method(request, timeout=timeout_seconds)
         except grpc.aio.AioRpcError as error:

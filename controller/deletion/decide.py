@@ -13,6 +13,7 @@ from controller.deletion.model import (
     Action,
     Decision,
     LivePod,
+    NamesakeFacts,
     Owner,
     PurgeReason,
     Question,
@@ -47,6 +48,11 @@ def is_same_name(pod: LivePod, owner: Owner) -> bool:
 def is_touchable(owner: Owner, trusted_prefixes: tuple[str, ...]) -> bool:
     """Whether the owner's snapshots may ever be removed: its VM's life is ours, and its VM name is its own."""
     return owner.managed and not is_foreign_name(owner.namespace, owner.pod_name, owner.vm_name, trusted_prefixes)
+
+
+def is_held(node: str, namesake: NamesakeFacts) -> bool:
+    """Whether a pod of that namespace and name, whatever its UID, is unbound or bound to this node, or nobody knows."""
+    return not namesake.confirmed or (namesake.pod is not None and namesake.pod.node in ("", node))
 
 
 def is_kept_by_flag(question: Question) -> bool:
@@ -282,8 +288,7 @@ def _confirmed_pod(question: Question, decision: Decision) -> Decision:
     """Ending a promise and removing wait while a pod of that name, whatever its UID, is unbound or bound here."""
     if not question.namesake.confirmed:
         return Decision(decision.row, Action.CONFIRM, f"{decision.why}; pod and set are to be read uncached first")
-    pod = question.namesake.pod
-    if pod is not None and pod.node in ("", question.node):
-        where = "bound to this node" if pod.node else "not bound yet"
-        return Decision(decision.row, Action.WAIT, f"{decision.why}; but a pod of that name is {where}")
+    if is_held(question.node, question.namesake):
+        why = f"{decision.why}; but a pod of that name is bound to this node or not bound yet"
+        return Decision(decision.row, Action.WAIT, why)
     return decision

@@ -6,10 +6,15 @@ agent would act on an older flag, or take its snapshots for those of the pod bef
 with its last state; when that is acknowledged it leaves the set like any other.
 """
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from controller.deletion.model import FoundSnapshot
 from controller.deletion.pods import PodRecord
+
+# Half of what an agent takes at once, so that two leaders in a row do not get in each other's way.
+_SLOTS = 8
 
 
 @dataclass(slots=True)
@@ -28,26 +33,45 @@ class Departure:
 
 
 @dataclass(slots=True)
+class Reply:
+    """What an agent named after a sync and what is still to be decided of it.
+
+    `epoch` and `revision` are the sync's; `done` are UIDs of owners whose snapshots were acted on since.
+    """
+
+    epoch: int
+    revision: int
+    found: tuple[FoundSnapshot, ...]
+    told: frozenset[str]
+    done: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class AgentBook:
     """What one node's agent was told.
 
     `told` is what the last acknowledged set named, by pod UID; `unsure` that the answer to a later set was lost.
-    `channel` is the connection it was told over, `revision` the set's, `synced_at` when it was acknowledged.
+    `channel` is the connection it was told over, `synced_at` when that was acknowledged. `setbacks` counts syncs in a
+    row after which something could not be purged. `undone` are UIDs of owners and since when their snapshots wait for a
+    decision to be carried out. `slots` keep what is sent at once below what the agent takes at once.
     """
 
     node: str
     told: dict[str, PodRecord] = field(default_factory=dict)
     unsure: bool = True
     channel: object = None
-    revision: int = 0
     synced_at: float = float("-inf")
+    reply: Reply | None = None
+    setbacks: int = 0
     departures: dict[str, Departure] = field(default_factory=dict)
+    undone: dict[str, float] = field(default_factory=dict)
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SLOTS))
 
-    def acknowledged(self, named: Iterable[PodRecord], revision: int, channel: object, now: float) -> None:
+    def acknowledged(self, named: Iterable[PodRecord], reply: Reply, channel: object, now: float) -> None:
         """The agent has applied this set."""
         self.told = {record.uid: record for record in named}
         self.unsure = False
-        self.channel, self.revision, self.synced_at = channel, revision, now
+        self.channel, self.reply, self.synced_at = channel, reply, now
         for departure in self.departures.values():
             departure.heard = departure.heard or self._knows(departure.record)
 

@@ -5,7 +5,7 @@ state of a pod there is. Here each change is turned into the two things others c
 and a pod that is gone, with what its last version said.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 from urllib.parse import quote
 
@@ -36,20 +36,29 @@ class PodListener(Protocol):
 class PodWatch:
     """`run` until cancelled; everything else is synchronous and read from the copy, except `read`."""
 
-    def __init__(self, client: KubeClient, listener: PodListener, *, limits: ReflectorLimits | None = None) -> None:
-        """Nothing is asked before `run`."""
+    def __init__(self, client: KubeClient, *, limits: ReflectorLimits | None = None) -> None:
+        """Nothing is asked before `run`; `tell` says who is told of changes."""
         self.reflector: Reflector[PodRecord] = Reflector(
             client, "/api/v1/pods", PodRecord, self._changed, query=_BOUND, limits=limits
         )
         self.index = PodIndex(self.reflector.items.get)
         self._client = client
-        self._listener = listener
+        self._listener: PodListener | None = None
         self._decode = msgspec.json.Decoder(PodRecord).decode
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the copy is whole."""
+        return self.reflector.has_synced
 
     @property
     def is_current(self) -> bool:
         """Whether the copy is whole and list and watch work."""
         return self.reflector.has_synced and not self.reflector.problem
+
+    def tell(self, listener: PodListener) -> None:
+        """Tell this listener of every change from now on."""
+        self._listener = listener
 
     async def run(self) -> None:
         """Keep the copy."""
@@ -58,6 +67,10 @@ class PodWatch:
     def on_node(self, node: str) -> Iterable[PodRecord]:
         """Return the pods bound to a node; do not keep it across an await."""
         return self.index.on_node(node)
+
+    def claimants(self, vm_name: str) -> Iterator[PodRecord]:
+        """Yield every bound pod that claims this VM."""
+        return self.index.claimants(vm_name)
 
     async def read(self, owner: Owner) -> NamesakeFacts:
         """Ask the API itself for the pod of this namespace and name. Raises KubeError when it does not answer."""
@@ -75,17 +88,15 @@ class PodWatch:
         return NamesakeFacts(confirmed=True, pod=record.live())
 
     def _changed(self, change: Change[PodRecord]) -> None:
-        before, item = change.before, change.item
-        if change.kind is ChangeKind.DELETED:
-            self.index.take(before, None)
-            if change.seen:
-                item.follow(before)
-                # Without a deletion timestamp it is no last version: whoever asks reads the pod.
-                if item.has(TERMINATING) and item.node:
-                    self._listener.pod_deleted(item)
-            self._listener.owners_changed(item.node)
+        before, item, listener = change.before, change.item, self._listener
+        is_deleted = change.kind is ChangeKind.DELETED
+        if change.seen or not is_deleted:
+            item.follow(before)
+        self.index.take(before, None if is_deleted else item)
+        if listener is None:
             return
-        item.follow(before)
-        self.index.take(before, item)
-        if before is None or not item.same_owner(before):
-            self._listener.owners_changed(item.node)
+        # Without a deletion timestamp a deleted object is no last version: whoever asks reads the pod.
+        if is_deleted and change.seen and item.has(TERMINATING) and item.node:
+            listener.pod_deleted(item)
+        if is_deleted or before is None or not item.same_owner(before):
+            listener.owners_changed(item.node)

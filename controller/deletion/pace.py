@@ -1,0 +1,26 @@
+"""The rhythm of this room: how often agents are told, how soon is looked again, how much is done at once."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Times in seconds.
+
+    Attributes:
+        resync: An agent is told its owners at least so often, and `resync_spread` later at most; together under the
+            5 minutes of the contract.
+        sweep: How often is looked for agents that are connected anew or were not told for long.
+        first_look: When is looked again for a snapshot that a runtime writes after its pod's deletion.
+        second_look: The same, for slow ones.
+        remember: How long the last version of a pod is remembered after its decision was carried out.
+        workers: How many names each queue works on at once; an agent that hangs holds one.
+    """
+
+    resync: float = 240.0
+    resync_spread: float = 50.0
+    sweep: float = 1.0
+    first_look: float = 10.0
+    second_look: float = 60.0
+    remember: float = 900.0
+    workers: int = 256

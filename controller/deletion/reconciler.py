@@ -1,0 +1,284 @@
+"""Keeps every agent told who its owners are, and has every snapshot decided that nobody claims.
+
+Why this exists: this is where watches, agents and the table meet. It keeps nothing that a restart would lose: what
+agents name after a sync, the pods and the sets are the state, and every decision is made from them again. What it
+remembers, the last versions of pods whose deletion it saw, only makes decisions better.
+
+Three queues of names: nodes to be told their owners, nodes whose answers are to be decided, and pods whose flag is to
+be made a promise at once. One agent that hangs holds one worker of many.
+"""
+
+import asyncio
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+
+from controller.agents.cache_client import AgentCallError, AgentChannels
+from controller.deletion.actions import Actions, SnapshotCalls
+from controller.deletion.brake import Brake
+from controller.deletion.metrics import BRAKED, LATENCY, OLDEST_UNDONE, OWNER_SYNCS, QUEUE_DEPTH, UNDONE
+from controller.deletion.model import Action
+from controller.deletion.owners import AgentBook, Departure, Reply
+from controller.deletion.pace import Pace
+from controller.deletion.pods import PodRecord
+from controller.deletion.refusals import Refusals, concerns_whole_agent
+from controller.deletion.settling import Outcome, PodSource, Settler
+from controller.deletion.subjects import Subject, subjects_of
+from controller.kube.errors import KubeError
+from controller.kube.leadership import Leadership
+from controller.kube.queue import WorkQueue
+
+
+class DeletionReconciler:
+    """`run` until cancelled. It is the `PodListener` of the pods it is given, which may call it at any time."""
+
+    def __init__(
+        self,
+        *,
+        pods: PodSource,
+        settler: Settler,
+        channels: AgentChannels,
+        calls: SnapshotCalls,
+        leadership: Leadership,
+        recover: Callable[[int], Awaitable[None]],
+        actions: Actions,
+        brake: Brake,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        audit_only: bool = False,
+    ) -> None:
+        """`recover` is the elector's; `clock` gives monotonic seconds, `wall` Unix seconds."""
+        self.brake = brake
+        self.syncs = WorkQueue(clock=clock)
+        self.decisions = WorkQueue(clock=clock)
+        self.retains = WorkQueue(clock=clock)
+        self._channels = channels
+        self._calls = calls
+        self._leadership = leadership
+        self._refusals = Refusals(recover, actions)
+        self._pace = pace or Pace()
+        self.clock = clock
+        self._wall = wall
+        self._audit_only = audit_only
+        self._revision = 0
+        self._books: dict[str, AgentBook] = {}
+        self._pods = pods
+        self._settler = settler
+        leadership.subscribe(self._leadership_changed)
+
+    # What the pods tell.
+
+    def owners_changed(self, node: str) -> None:
+        """See PodListener."""
+        if self._may_act() and self._pods.has_synced and self._channels.is_known(node):
+            self.syncs.add(node)
+
+    def pod_deleted(self, record: PodRecord) -> None:
+        """See PodListener. Only while leading is a deletion seen."""
+        node = record.node
+        if not self._may_act() or not self._channels.is_known(node):
+            return
+        now = self.clock()
+        book = self._book(node)
+        book.depart(record, now)
+        book.undone[record.uid] = now
+        if record.said().keep or record.said().disrupted:
+            self.retains.add(f"{node} {record.uid}")
+
+    def set_changed(self, set_uid: str) -> None:
+        """A set began or ceased to be, was suspended or woken: what is kept for it may be decided otherwise now."""
+        for node, book in self._books.items():
+            if book.reply is not None and any(s.owner and s.owner.set_uid == set_uid for s in book.reply.found):
+                self.decisions.add(node)
+
+    def release_brake(self) -> int:
+        """A person's word: what the brake holds now goes on. Return how many purges that is."""
+        count = self.brake.release()
+        for node, book in self._books.items():
+            if book.undone:
+                self.decisions.add(node)
+        return count
+
+    # Work.
+
+    async def run(self) -> None:
+        """Tell, decide and keep until cancelled."""
+        workers = self._pace.workers
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.syncs.run(self._refusals.guarded("SyncOwners", self._sync), workers=workers))
+            group.create_task(self.decisions.run(self._refusals.guarded("Decide", self._decide), workers=workers))
+            group.create_task(
+                self.retains.run(self._refusals.guarded("RetainSnapshots", self._retain), workers=workers)
+            )
+            group.create_task(self._run_sweep())
+
+    async def _sync(self, node: str) -> None:
+        """Tell one agent its owners and keep its answer for decisions."""
+        channel = self._channels.channel(node)
+        if channel is None or not self._may_act() or not self._pods.is_current:
+            return  # The sweep comes back to it.
+        book = self._book(node)
+        bound = list(self._pods.on_node(node))
+        unheard = book.unheard(bound)
+        named = bound + unheard
+        epoch = self._leadership.epoch or 0
+        self._revision += 1
+        revision = self._revision
+        book.unsure = True
+        if self._audit_only:
+            found = await self._calls.list_unclaimed(node)
+        else:
+            found = await self._calls.sync_owners(node, [record.owner() for record in named], revision)
+        reply = Reply(epoch, revision, found, frozenset(record.uid for record in named))
+        book.acknowledged(named, reply, channel, self.clock())
+        OWNER_SYNCS.labels("applied").inc()
+        if unheard:
+            self.syncs.add(node)
+        self.decisions.add(node)
+
+    async def _decide(self, node: str) -> None:
+        """Decide everything that the last answer of one agent leaves open."""
+        book = self._books.get(node)
+        if book is None or book.reply is None or not self._may_act():
+            return
+        reply = book.reply
+        if reply.epoch != (self._leadership.epoch or 0):
+            self.syncs.add(node)
+            return
+        failure: Exception | None = None
+        open_uids: set[str] = set()
+        for subject in subjects_of(reply.found, book.departures, self._wall()):
+            uid = subject.owner.pod_uid
+            if uid in reply.done:
+                continue
+            open_uids.add(uid)
+            try:
+                await self._settle(book, reply, subject)
+            except (KubeError, AgentCallError) as error:
+                book.undone.setdefault(uid, self.clock())
+                if concerns_whole_agent(error):
+                    raise
+                # One unreadable set or odd snapshot holds up its own owner and nobody else.
+                failure = failure or error
+        self._settle_absent(book, reply, open_uids)
+        if failure is not None:
+            raise failure
+
+    async def _settle(self, book: AgentBook, reply: Reply, subject: Subject) -> None:
+        node, uid = book.node, subject.owner.pod_uid
+        settlement = await self._settler.settle(node, subject, reply.revision)
+        outcome = settlement.outcome
+        if outcome in (Outcome.SETTLED, Outcome.NOTHING_THERE):
+            if settlement.decision.action is not Action.NOTHING:
+                reply.done.add(uid)
+                book.setbacks = 0
+            self._settled(book, uid, settlement.decision.action)
+            return
+        book.undone.setdefault(uid, self.clock())
+        if outcome is Outcome.LATER:
+            self.decisions.add_after(node, settlement.again_seconds)
+        else:
+            book.setbacks += 1
+            self.syncs.add_after(node, min(60.0, 2.0 ** min(book.setbacks - 1, 6)))
+
+    def _settle_absent(self, book: AgentBook, reply: Reply, named: set[str]) -> None:
+        """Of a deleted pod whose snapshots are not among those nobody claims there is nothing, so far."""
+        for uid, departure in book.departures.items():
+            if departure.settled_at is None and departure.heard and uid not in reply.told and uid not in named:
+                self._settled(book, uid, Action.NOTHING)
+                self._look_again(book.node, departure)
+        for uid in [uid for uid in book.undone if uid not in named and uid not in book.departures]:
+            # Found by an earlier sync and gone since.
+            self._settled(book, uid, Action.NOTHING)
+
+    async def _retain(self, name: str) -> None:
+        """Make the flag of a pod that was just deleted a promise, without waiting for a sync."""
+        node, _, uid = name.partition(" ")
+        book = self._books.get(node)
+        departure = book.departures.get(uid) if book is not None else None
+        if book is None or departure is None or departure.settled_at is not None or not self._may_act():
+            return
+        if self._channels.channel(node) is None:
+            return  # Decided from state when it is back.
+        subject = Subject(departure.record.owner(), (), None, departure.record.said())
+        if self._settler.from_copies(node, subject).action is not Action.RETAIN:
+            return  # The table says something else, and the next sync's answer will tell what there is.
+        async with book.slots:
+            settlement = await self._settler.settle(node, subject, 0)
+        if settlement.outcome is Outcome.SETTLED:
+            self._settled(book, uid, Action.RETAIN)
+        elif settlement.outcome is Outcome.NOTHING_THERE:
+            self._settled(book, uid, Action.RETAIN)
+            self._look_again(node, departure)
+
+    def _settled(self, book: AgentBook, uid: str, action: Action) -> None:
+        book.undone.pop(uid, None)
+        self.brake.forget(f"{book.node} {uid}")
+        departure = book.departures.get(uid)
+        if departure is not None and departure.settled_at is None:
+            departure.settled_at = self.clock()
+            LATENCY.labels(action.name).observe(departure.settled_at - departure.seen_at)
+
+    def _look_again(self, node: str, departure: Departure) -> None:
+        """Runtimes write a snapshot while or after a pod is deleted; look for it sooner than the next sync would."""
+        pauses = (self._pace.first_look, self._pace.second_look)
+        if departure.looks < len(pauses):
+            self.syncs.add_after(node, pauses[departure.looks])
+            departure.looks += 1
+
+    # Keeping going.
+
+    def _leadership_changed(self, epoch: int | None) -> None:
+        if epoch is None:
+            # What was seen is worth nothing to a later reign: in between others may have decided.
+            self._books.clear()
+            self.brake.clear()
+            return
+        for node in self._channels.nodes():
+            self.syncs.add(node)
+
+    def _may_act(self) -> bool:
+        return self._audit_only or self._leadership.epoch is not None
+
+    def _book(self, node: str) -> AgentBook:
+        book = self._books.get(node)
+        if book is None:
+            book = self._books[node] = AgentBook(node)
+        return book
+
+    async def _run_sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._pace.sweep)
+            if self._may_act() and self._pods.is_current:
+                self._sweep(self.clock())
+            self._measure(self.clock())
+
+    def _sweep(self, now: float) -> None:
+        """Have told whoever is connected anew or was not told for long; forget what is over."""
+        for node in self._channels.nodes():
+            channel = self._channels.channel(node)
+            if channel is None:
+                continue
+            book = self._books.get(node)
+            spread = zlib.crc32(node.encode()) % 100 / 100 * self._pace.resync_spread
+            if book is None or book.channel is not channel or now - book.synced_at > self._pace.resync + spread:
+                self.syncs.add(node)
+        for node in [node for node in self._books if not self._channels.is_known(node)]:
+            del self._books[node]
+        for book in self._books.values():
+            over = [
+                uid
+                for uid, departure in book.departures.items()
+                if departure.settled_at is not None and now - departure.settled_at > self._pace.remember
+            ]
+            for uid in over:
+                del book.departures[uid]
+
+    def _measure(self, now: float) -> None:
+        for name, queue in (("syncs", self.syncs), ("decisions", self.decisions), ("retains", self.retains)):
+            QUEUE_DEPTH.labels(name).set(len(queue))
+        undone = [since for book in self._books.values() if book.undone for since in book.undone.values()]
+        UNDONE.set(len(undone))
+        OLDEST_UNDONE.set(now - min(undone, default=now))
+        BRAKED.set(self.brake.waiting)
