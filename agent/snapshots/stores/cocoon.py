@@ -6,12 +6,11 @@ the marker is checked before every command, and "none" is believed only when its
 """
 
 import contextlib
-import enum
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -24,13 +23,12 @@ from agent.snapshots.errors import (
     StoreUnavailableError,
     quoted,
 )
-from agent.snapshots.names import is_store_name, require_readable_name, require_store_name
+from agent.snapshots.names import require_readable_name, require_store_name
 from agent.snapshots.stores.contract import (
     ChangeMark,
     Changes,
     EntryCondition,
     FileSystemUsage,
-    ForeignEntries,
     Inventory,
     LedgerIdentity,
     Removal,
@@ -41,12 +39,17 @@ from agent.snapshots.stores.engine_command import NO_SNAPSHOTS, NO_VMS, EngineRe
 from agent.snapshots.stores.engine_layout import (
     SNAPSHOT_DIRECTORY,
     EngineData,
-    describe_record,
-    describe_unlisted,
     fingerprint,
     index_signature,
 )
-from agent.snapshots.stores.envelope import Envelope, envelope_of_record
+from agent.snapshots.stores.engine_listing import (
+    EngineListing,
+    IndexMark,
+    Leftover,
+    compare_listings,
+    foreign_entries,
+    left_by,
+)
 from agent.snapshots.stores.identity import StoreIdentity
 from agent.snapshots.stores.removal_record import RemovalRecord, RunningRemoval
 from agent.snapshots.stores.system_errors import store_unavailable
@@ -56,64 +59,8 @@ _log = logging.getLogger(__name__)
 
 RECORD_FILE = "cocoon-snapshot-rm"
 WAIT_FOR_REMOVAL_SECONDS = 30.0
-MAX_FOREIGN_EXAMPLES = 20
 
 _Result = TypeVar("_Result")
-
-
-class _IndexMark(ChangeMark):
-    """The index's signature, 0 for one that must be looked at again, and a digest of each entry's record by name."""
-
-    __slots__ = ("digests", "signature")
-
-    def __init__(self, signature: int, digests: dict[str, int]) -> None:
-        self.signature = signature
-        self.digests = digests
-
-
-class _Listing:
-    """What the engine lists, by entry name, and what lies in its data directory; taken together once."""
-
-    def __init__(self, signature: int, records: list[Mapping[str, Any]], data: EngineData) -> None:
-        self.data = data
-        self.envelopes: dict[str, Envelope] = {}
-        self._digests: dict[str, int] = {}
-        for record in records:
-            envelope = envelope_of_record(record)
-            # The engine's own names are unique; a snapshot without one goes by its id.
-            name = envelope.name if envelope.name and envelope.name not in self.envelopes else envelope.snapshot_id
-            if not envelope.snapshot_id:
-                raise StoreUnavailableError(
-                    "the answer of cocoon snapshot list cannot be understood: it has a snapshot without an id",
-                    fault=StoreFault.ENGINE_ANSWER_UNREADABLE,
-                )
-            self.envelopes[name] = envelope
-            self._digests[name] = hash(repr(sorted(record.items(), key=repr)))
-        listed = {envelope.snapshot_id for envelope in self.envelopes.values()}
-        self.unlisted = {name for name in data.directory_names - listed if is_store_name(name)}
-        self.mark = _IndexMark(signature, self._digests | dict.fromkeys(self.unlisted, 0))
-
-    def names(self) -> Iterable[str]:
-        return [*self.envelopes, *self.unlisted]
-
-    def entry(self, name: str, unfinished: Mapping[str, RunningRemoval]) -> StoredSnapshot | None:
-        envelope = self.envelopes.get(name)
-        if envelope is not None:
-            removal = unfinished.get(envelope.snapshot_id)
-            whole = removal.fingerprint if removal is not None else None
-            return describe_record(name, envelope, self.data, whole_fingerprint=whole)
-        return describe_unlisted(name, self.data) if name in self.unlisted else None
-
-    def has_id(self, snapshot_id: str) -> bool:
-        return any(envelope.snapshot_id == snapshot_id for envelope in self.envelopes.values())
-
-
-class _Left(enum.Enum):
-    """What a removal left of a snapshot."""
-
-    NOTHING = enum.auto()
-    A_PART = enum.auto()
-    ALL = enum.auto()
 
 
 class CocoonStore:
@@ -171,19 +118,19 @@ class CocoonStore:
         return self._with_listing(
             lambda listing: Inventory(
                 entries=tuple(entry for name in listing.names() if (entry := listing.entry(name, self._unfinished))),
-                foreign=_foreign(listing.data),
+                foreign=foreign_entries(listing.data),
                 mark=listing.mark,
             )
         )
 
     def changed_since(self, mark: ChangeMark) -> Changes:
         """See `Store.changed_since`. It asks the engine only when its index has changed."""
-        if not isinstance(mark, _IndexMark):
+        if not isinstance(mark, IndexMark):
             raise TypeError("the mark is another store's")
         with self._identity.checked_root() as root:
             if mark.signature and index_signature(root) == mark.signature:
                 return Changes(changed=frozenset(), gone=frozenset(), mark=mark)
-        return self._with_listing(lambda listing: _compare(mark, listing))
+        return self._with_listing(lambda listing: compare_listings(mark, listing))
 
     def rescan(self, names: Collection[str]) -> Mapping[str, StoredSnapshot | None]:
         """See `Store.rescan`."""
@@ -242,7 +189,7 @@ class CocoonStore:
         """See `Store.close`. A removal by the engine that is under way goes on; the next start waits for it."""
         self._identity.close()
 
-    def _with_listing(self, use: Callable[[_Listing], _Result]) -> _Result:
+    def _with_listing(self, use: Callable[[EngineListing], _Result]) -> _Result:
         with self._identity.checked_root() as root:
             signature = index_signature(root)
             records = list_records(self._settings, "snapshot", "list", "-o", "json", none_text=NO_SNAPSHOTS)
@@ -256,7 +203,7 @@ class CocoonStore:
                         "a failed list is not an empty list",
                         fault=StoreFault.ENGINE_ANSWER_UNREADABLE,
                     )
-                return use(_Listing(signature, records, data))
+                return use(EngineListing(signature, records, data))
             except OSError as error:
                 raise store_unavailable("read the data of", self.location, error) from error
 
@@ -266,7 +213,7 @@ class CocoonStore:
         Raises SnapshotChangedError if the name is another's now, or the snapshot has another name.
         """
 
-        def look(listing: _Listing) -> int | None:
+        def look(listing: EngineListing) -> int | None:
             envelope = listing.envelopes.get(name)
             if envelope is not None and envelope.snapshot_id == snapshot_id:
                 return fingerprint(listing.data, snapshot_id)
@@ -292,10 +239,14 @@ class CocoonStore:
                 self._note(descriptor, msgspec.structs.replace(removal, pid=running.pid))
             answer = running.wait()
             # Whatever the status says, the list tells whether it is gone: another may have removed it meanwhile.
-            left = self._with_listing(lambda listing: _left(listing, removal)) if answer.status != 0 else _Left.NOTHING
-            if left is not _Left.A_PART:
+            left = (
+                self._with_listing(lambda listing: left_by(listing, removal))
+                if answer.status != 0
+                else Leftover.NOTHING
+            )
+            if left is not Leftover.A_PART:
                 self._forget(descriptor, snapshot_id)
-            if left is not _Left.NOTHING:
+            if left is not Leftover.NOTHING:
                 raise running.failure(answer)
 
     def _finish_interrupted(self) -> None:
@@ -308,7 +259,7 @@ class CocoonStore:
                 _log.warning("cannot finish the removal of snapshot %s now: %s", removal.snapshot_id, error)
 
     def _finish(self, removal: RunningRemoval) -> None:
-        if self._with_listing(lambda listing: _left(listing, removal)) is not _Left.A_PART:
+        if self._with_listing(lambda listing: left_by(listing, removal)) is not Leftover.A_PART:
             with self._record.locked() as descriptor:
                 self._forget(descriptor, removal.snapshot_id)
         elif removal.snapshot_id in self.in_use_ids():
@@ -339,30 +290,3 @@ class CocoonStore:
             return
         except OSError as error:
             raise store_unavailable("create the store", self._identity.directory, error) from error
-
-
-def _left(listing: _Listing, removal: RunningRemoval) -> _Left:
-    """Tell what a removal that has ended, or was interrupted, has left. Raises OSError."""
-    if not listing.has_id(removal.snapshot_id):
-        return _Left.NOTHING
-    is_whole = fingerprint(listing.data, removal.snapshot_id) == removal.fingerprint
-    return _Left.ALL if is_whole else _Left.A_PART
-
-
-def _compare(mark: _IndexMark, listing: _Listing) -> Changes:
-    before, now = mark.digests, listing.mark.digests
-    # What the engine does not list is still being written and looks different every time.
-    changed = {name for name, digest in now.items() if digest == 0 or before.get(name) != digest}
-    return Changes(
-        changed=frozenset(changed),
-        gone=frozenset(before.keys() - now.keys()),
-        mark=listing.mark,
-        foreign=_foreign(listing.data),
-    )
-
-
-def _foreign(data: EngineData) -> ForeignEntries:
-    odd = sorted(name for name in data.directory_names if not is_store_name(name))
-    names = sorted(data.other_names) + odd
-    examples = tuple(f"{quoted(name)} (not the engine's)" for name in names[:MAX_FOREIGN_EXAMPLES])
-    return ForeignEntries(count=len(names), examples=examples)
