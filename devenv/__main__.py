@@ -83,6 +83,15 @@ def lock() -> None:
     compile_all()
 
 
+@main.command()
+def docs() -> None:
+    """Write the reference tables of docs/ again."""
+    from devenv.reference import write_tables
+
+    for page in write_tables():
+        say(f"{page.relative_to(REPOSITORY)}: tables written")
+
+
 @main.command("control-plane")
 def control_plane() -> None:
     """Start a control plane and stay until Ctrl-C or SIGTERM."""

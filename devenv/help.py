@@ -14,6 +14,7 @@ HELP = """\
   lint            run the checks only: format, types, layers, API, locks
   bench           run the benchmarks; other arguments go to them
   proto           generate the Python modules and the descriptor set again from the .proto files
+  docs            write the reference tables of docs/ again from the code
   lock            resolve the requirement files again from pyproject.toml
   programs        build what tests and demo need besides Python packages, into the cache
   help            this text

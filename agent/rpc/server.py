@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import grpc
-from google.protobuf import descriptor, descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships without types
 from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # ships without types
     reflection,
@@ -19,6 +18,7 @@ from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # ships w
 
 from agent.config_values import ListenAddress
 from agent.rpc.guard import CallGuard
+from agent.rpc.reflection import SERVICE_V1, SERVICE_V1ALPHA, reflection_pool
 from agent.rpc.unix_socket import UnixSocketPath
 
 _GRACE_SECONDS = 2.0
@@ -36,9 +36,6 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
-_REFLECTION_V1ALPHA = reflection.SERVICE_NAME
-_REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
-_REFLECTION_V1_FILE = "grpc/reflection/v1/reflection.proto"
 
 
 class ListenError(Exception):
@@ -108,9 +105,8 @@ class RpcServer:
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        _describe_reflection_v1()
-        names = (*self._services, health.SERVICE_NAME, _REFLECTION_V1ALPHA, _REFLECTION_V1)
-        servicer = reflection.aio.ReflectionServicer(names)
+        names = (*self._services, health.SERVICE_NAME, SERVICE_V1ALPHA, SERVICE_V1)
+        servicer = reflection.aio.ReflectionServicer(names, reflection_pool(names))
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self._server)
         # The two versions differ in the package's name only; the library ships the older one.
         handler = grpc.stream_stream_rpc_method_handler(
@@ -119,30 +115,5 @@ class RpcServer:
             reflection_pb2.ServerReflectionResponse.SerializeToString,
         )
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(_REFLECTION_V1, {"ServerReflectionInfo": handler}),)
+            (grpc.method_handlers_generic_handler(SERVICE_V1, {"ServerReflectionInfo": handler}),)
         )
-
-
-def _describe_reflection_v1() -> None:
-    """Add the descriptors of reflection v1 to the pool, so that a client can ask what it is talking to."""
-    pool = descriptor_pool.Default()
-    try:
-        pool.FindFileByName(_REFLECTION_V1_FILE)
-    except KeyError:
-        pool.Add(_renamed(reflection_pb2.DESCRIPTOR))
-
-
-def _renamed(older: descriptor.FileDescriptor) -> descriptor_pb2.FileDescriptorProto:
-    """Return the description of reflection v1alpha under the names of v1, which has the same messages."""
-    file = descriptor_pb2.FileDescriptorProto()
-    older.CopyToProto(file)
-    old, new = f".{file.package}.", ".grpc.reflection.v1."
-    file.name, file.package = _REFLECTION_V1_FILE, "grpc.reflection.v1"
-    for message in file.message_type:
-        for field in message.field:
-            if field.type_name:  # a scalar has none, and an empty one would count as given
-                field.type_name = field.type_name.replace(old, new)
-    for method in file.service[0].method:
-        method.input_type = method.input_type.replace(old, new)
-        method.output_type = method.output_type.replace(old, new)
-    return file

@@ -1,11 +1,11 @@
-"""The agent's API is its own manual: the real grpcurl lists, describes and calls it, by both reflection versions.
-
-It shows fields under their .proto names, because descriptors from Python carry no JSON names; it accepts both.
-"""
+"""The agent's API is its own manual: the real grpcurl lists, describes and calls it, by both reflection versions,
+and every command of the cookbook page works as printed."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 
 from devenv import programs
 from devenv.cocoon_programs import AgentProcess
+from devenv.toolchain import REPOSITORY
 
 _SERVICE = "cocoonstack.node.v1.NodeResources"
 _REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
@@ -35,7 +36,7 @@ def test_list_describe_and_call(agent_process: Callable[..., AgentProcess]) -> N
 
     assert {_SERVICE, "cocoonstack.node.v1.SnapshotCache", "grpc.health.v1.Health", *_REFLECTION} <= set(services)
     assert "rpc GetNodeResources" in description
-    assert report["node_name"] == agent.node_name
+    assert report["nodeName"] == agent.node_name
     assert (report["capacity"]["cpu"], report["allocatable"]["cpu"]) == ("32", "25")
 
 
@@ -48,11 +49,30 @@ def test_each_reflection_version_answers(reflection: str, agent_process: Callabl
     symbol = json.dumps({"file_containing_symbol": _SERVICE})
     described = json.loads(_grpcurl("-d", symbol, agent.address, call))
 
-    assert _SERVICE in [service["name"] for service in listed["list_services_response"]["service"]]
-    assert described["file_descriptor_response"]["file_descriptor_proto"]
+    assert _SERVICE in [service["name"] for service in listed["listServicesResponse"]["service"]]
+    assert described["fileDescriptorResponse"]["fileDescriptorProto"]
 
 
 def test_health_is_serving(agent_process: Callable[..., AgentProcess]) -> None:
     agent = agent_process()
     answer = json.loads(_grpcurl(agent.address, "grpc.health.v1.Health/Check"))
     assert answer["status"] == "SERVING"
+
+
+def test_every_command_of_the_cookbook_works(agent_process: Callable[..., AgentProcess]) -> None:
+    agent = agent_process()
+    page = (REPOSITORY / "docs/grpcurl.md").read_text()
+    commands = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    program = programs.ensure(["grpcurl"])["grpcurl"]
+    environment = os.environ | {"AGENT": agent.address, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+    answers = {
+        command: subprocess.run(  # the page's own text, as a person would paste it
+            ["sh", "-c", command], capture_output=True, text=True, env=environment, check=False, timeout=30
+        )
+        for command in commands
+    }
+
+    assert len(commands) >= 10
+    assert {command: answer.stderr for command, answer in answers.items() if answer.returncode} == {}
+    assert {command for command, answer in answers.items() if not answer.stdout.strip()} == set()
