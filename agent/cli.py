@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from agent.config import SETTINGS, Settings
-from agent.config_sources import Loaded, load, shown
+from agent.config_sources import Loaded, load
+from common.settings import printable_value
 from common.version import VERSION
 
 if TYPE_CHECKING:
-    from agent.config_sources import EffectiveValue
+    from common.settings import EffectiveValue
 
 # The library's C core writes lines of its own to standard error; our log has what they say.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -108,7 +109,7 @@ def explain(resource: str | None, address: str | None, config_file: str | None, 
         report = _probe(settings)
     known = [entry.name for entry in report.resources]
     if resource is not None and resource not in known:
-        _fail(f"resource {shown(resource)}: must be one of {', '.join(known)}", 2)
+        _fail(f"resource {printable_value(resource)}: must be one of {', '.join(known)}", 2)
     printing.print_explanation(report, resource)
 
 
@@ -157,7 +158,7 @@ def _load(config_file: str | None, options: dict[str, str | None]) -> Loaded:
 
 def _settings_or_exit(loaded: Loaded) -> Settings:
     if loaded.settings is None:
-        _fail("\n".join(str(problem) for problem in loaded.problems), 2)
+        _fail("\n".join(loaded.problems), 2)
     return loaded.settings
 
 

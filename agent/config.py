@@ -5,11 +5,11 @@ the environment, the file's lines, the messages about bad values and `config sho
 """
 
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agent import config_values as values
 from agent.config_values import ListenAddress, OneOf, WholeNumber
+from common.settings import Setting
 
 _QUANTITY = "must be a Kubernetes quantity above 0 and at most 2^63-1"
 _PATH = "must be an absolute path"
@@ -65,34 +65,8 @@ class Settings:
     retained_is_reclaimable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One line of the table.
-
-    `name` is the attribute of `Settings` and, with dashes, the option. `default` is a text read like any other, a
-    function that makes such a text from the values before it in the table, or None for unset. `parse` raises
-    `ValueError` for a text that breaks `rule`.
-    """
-
-    name: str
-    variable: str
-    default: str | Callable[[Mapping[str, object]], str] | None
-    parse: Callable[[str], object]
-    rule: str
-    help: str
-
-    @property
-    def option(self) -> str:
-        """The command line's spelling."""
-        return "--" + self.name.replace("_", "-")
-
-
-def _host_name(_: Mapping[str, object]) -> str:
+def _host_name() -> str:
     return os.uname().nodename.lower()
-
-
-def _snapshot_dir(before: Mapping[str, object]) -> str:
-    return f"{before.get('root_dir') or '/var/lib/cocoon'}/snapshots".replace("//", "/")
 
 
 # fmt: off
@@ -170,7 +144,7 @@ SETTINGS: tuple[Setting, ...] = (
     # The snapshot cache.
     Setting("store", "COCOON_NODE_STORE", "directory", OneOf(("directory", "cocoon")), "must be directory or cocoon",
             "Who keeps the snapshots: a plain directory, or the cocoon engine."),
-    Setting("snapshot_dir", "COCOON_NODE_SNAPSHOT_DIR", _snapshot_dir, values.absolute_path, _PATH,
+    Setting("snapshot_dir", "COCOON_NODE_SNAPSHOT_DIR", None, values.absolute_path, _PATH,
             "The directory store; <COCOON_ROOT_DIR>/snapshots by default."),
     Setting("cocoon_bin", "VK_COCOON_BIN", "/usr/local/bin/cocoon", values.absolute_path, _PATH,
             "The engine's program."),

@@ -1,7 +1,8 @@
 """What the text of a setting may be: one function for each kind of value.
 
 Why this exists: every setting comes as text from three places and is refused with the same words. Each function takes
-the text and returns the value, or raises `ValueError`; the rule in words stands in the table of settings.
+the text and returns the value, or raises a `ValueError` without a text; the rule in words stands in the table of
+settings and is all there is to say.
 """
 
 import re
@@ -48,7 +49,7 @@ class WholeNumber:
     def __call__(self, text: str) -> int:
         """Return the number."""
         if not _WHOLE.fullmatch(text) or not self.lowest <= int(text) <= self.highest:
-            raise ValueError(text)
+            raise ValueError
         return int(text)
 
 
@@ -61,7 +62,7 @@ class OneOf:
     def __call__(self, text: str) -> str:
         """Return the word."""
         if text not in self.words:
-            raise ValueError(text)
+            raise ValueError
         return text
 
 
@@ -72,38 +73,44 @@ def boolean(text: str) -> bool:
 
 def cpu_millicores(text: str) -> int:
     """Read a CPU quantity above zero; returns millicores, rounded up."""
-    return _positive(parse_quantity(text)).millicores()
+    try:
+        return _positive(text).millicores()
+    except QuantityError:
+        raise ValueError from None
 
 
 def byte_count(text: str) -> int:
     """Read a quantity of bytes above zero, rounded up to a whole byte."""
-    return _positive(parse_quantity(text)).bytes()
+    return _positive(text).bytes()
 
 
 def byte_count_or_none(text: str) -> int:
     """Read a quantity of bytes, zero allowed."""
-    quantity = parse_quantity(text)
+    quantity = _quantity(text)
     if quantity.is_negative():
-        raise ValueError(text)
+        raise ValueError
     return quantity.bytes()
 
 
 def pod_count(text: str) -> int:
     """Read a whole quantity above zero."""
-    return _positive(parse_quantity(text)).count()
+    try:
+        return _positive(text).count()
+    except QuantityError:
+        raise ValueError from None
 
 
 def node_name(text: str) -> str:
     """Read an RFC 1123 subdomain of at most 63 characters."""
     if len(text) > 63 or not _SUBDOMAIN.fullmatch(text):
-        raise ValueError(text)
+        raise ValueError
     return text
 
 
 def label_value(text: str) -> str:
     """Read a Kubernetes label value that is not empty."""
     if not _LABEL_VALUE.fullmatch(text):
-        raise ValueError(text)
+        raise ValueError
     return text
 
 
@@ -113,20 +120,20 @@ def ip_address(text: str) -> str:
     try:
         return socket.inet_ntop(family, socket.inet_pton(family, text))
     except (OSError, UnicodeEncodeError, ValueError) as error:
-        raise ValueError(text) from error
+        raise ValueError from error
 
 
 def printable_word(text: str) -> str:
     """Read up to 253 printable characters without spaces."""
     if len(text) > 253 or not text.isprintable() or " " in text:
-        raise ValueError(text)
+        raise ValueError
     return text
 
 
 def absolute_path(text: str) -> str:
     """Read an absolute path of at most 4095 printable characters."""
     if not text.startswith("/") or len(text) > 4095 or not text.isprintable():
-        raise ValueError(text)
+        raise ValueError
     return text.rstrip("/") or "/"
 
 
@@ -141,14 +148,14 @@ def listen_address(text: str) -> ListenAddress:
         return ListenAddress(unix_path=absolute_path(text.removeprefix("unix:")))
     host, colon, port = text.rpartition(":")
     if not colon:
-        raise ValueError(text)
+        raise ValueError
     number = WholeNumber(0, 65535)(port)
     if host.startswith("[") and host.endswith("]"):
         return ListenAddress(host=ip_address(host[1:-1]), port=number)
     if host == "localhost":
         return ListenAddress(host=host, port=number)
     if ":" in host:
-        raise ValueError(text)
+        raise ValueError
     return ListenAddress(host=ip_address(host), port=number)
 
 
@@ -158,7 +165,7 @@ def http_address(text: str) -> ListenAddress | None:
         return None
     address = listen_address(text)
     if address.unix_path:
-        raise ValueError(text)
+        raise ValueError
     return address
 
 
@@ -166,7 +173,7 @@ def span_seconds(text: str) -> int:
     """Read a span of time above zero such as `90s`, `30m`, `72h`, `14d` or `2w`; returns seconds."""
     match = _SPAN.fullmatch(text)
     if match is None or int(match[1]) == 0:
-        raise ValueError(text)
+        raise ValueError
     return int(match[1]) * _SPAN_SECONDS[match[2]]
 
 
@@ -174,7 +181,7 @@ def name_prefixes(text: str) -> tuple[str, ...]:
     """Read a comma-separated list of prefixes of VM names."""
     prefixes = tuple(part.strip() for part in text.split(","))
     if not all(_NAME_PREFIX.fullmatch(prefix) for prefix in prefixes):
-        raise ValueError(text)
+        raise ValueError
     return prefixes
 
 
@@ -182,11 +189,19 @@ def words(text: str) -> tuple[str, ...]:
     """Read a comma-separated list of printable words."""
     found = tuple(printable_word(part.strip()) for part in text.split(","))
     if not all(found):
-        raise ValueError(text)
+        raise ValueError
     return found
 
 
-def _positive(quantity: Quantity) -> Quantity:
+def _quantity(text: str) -> Quantity:
+    try:
+        return parse_quantity(text)
+    except QuantityError:
+        raise ValueError from None
+
+
+def _positive(text: str) -> Quantity:
+    quantity = _quantity(text)
     if quantity.nanos <= 0:
-        raise QuantityError("must be more than 0")
+        raise ValueError
     return quantity

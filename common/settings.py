@@ -19,14 +19,14 @@ _MAX_SHOWN = 100
 class Setting:
     """One line of a table.
 
-    `name` is the attribute and, with dashes, the option. `default` is a text read like any other, or None for unset
-    (then `parse` is not called and the value is None). `parse` raises `ValueError` for a text that breaks `rule`; an
-    error with a text of its own says more exactly what is wrong.
+    `name` is the attribute and, with dashes, the option. `default` is a text read like any other, a function that makes
+    such a text, or None for unset (then `parse` is not called and the value is None). `parse` raises `ValueError` for a
+    text that breaks `rule`; an error with a text of its own says more exactly what is wrong.
     """
 
     name: str
     variable: str
-    default: str | None
+    default: str | Callable[[], str] | None
     parse: Callable[[str], object]
     rule: str
     help: str
@@ -67,14 +67,30 @@ def gather(
     `options` holds texts of the command line by setting name. A line of the file whose name begins with `prefix` must
     be a setting; other lines belong to other programs that share the file.
     """
-    lines, problems = _read_file(path) if path else ({}, [])
+    lines, problems = read_settings_file(path) if path else ({}, [])
+    sources = {name: f"{path}:{number}" for name, (_, number) in lines.items()}
+    return effective_values(table, options, environ, lines, path), problems + unknown_settings(table, sources, prefix)
+
+
+def effective_values(
+    table: Sequence[Setting],
+    options: Mapping[str, str | None],
+    environ: Mapping[str, str],
+    lines: Mapping[str, tuple[str, int]],
+    path: str | None,
+) -> list[EffectiveValue]:
+    """Return the effective text of each setting; `lines` are those of the file at `path`, by variable."""
+    return [_effective(setting, options, environ, lines, path) for setting in table]
+
+
+def unknown_settings(table: Sequence[Setting], sources: Mapping[str, str], prefix: str) -> list[str]:
+    """Return a sentence for each name that begins with `prefix` and is no setting; `sources` tell where each stands."""
     known = {setting.variable for setting in table}
-    problems += [
-        f"{name} ({path}:{number}): no such setting{_suggestion(name, known)}"
-        for name, (_, number) in lines.items()
+    return [
+        f"{name} ({source}): no such setting{_suggestion(name, known)}"
+        for name, source in sources.items()
         if name.startswith(prefix) and name not in known
     ]
-    return [_effective(setting, options, environ, lines, path) for setting in table], problems
 
 
 def parse_all(values: Sequence[EffectiveValue]) -> tuple[dict[str, object], list[str]]:
@@ -121,16 +137,8 @@ def parse_environment_file(text: str) -> tuple[dict[str, tuple[str, int]], list[
     return values, wrong
 
 
-def _unquoted(text: str) -> str | None:
-    if text[:1] == "'":
-        return text[1:-1] if len(text) > 1 and text.find("'", 1) == len(text) - 1 else None
-    if text[:1] == '"':
-        match = re.fullmatch(r'"((?:[^"\\]|\\.)*)"', text)
-        return re.sub(r"\\(.)", r"\1", match[1]) if match else None
-    return None if text.endswith("\\") else text
-
-
-def _read_file(path: str) -> tuple[dict[str, tuple[str, int]], list[str]]:
+def read_settings_file(path: str) -> tuple[dict[str, tuple[str, int]], list[str]]:
+    """Return (value, line number) by name, and a sentence for everything that is wrong with the file."""
     try:
         with open(path, "rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -142,6 +150,15 @@ def _read_file(path: str) -> tuple[dict[str, tuple[str, int]], list[str]]:
     except ValueError:
         return {}, [f"{path}: must be text in UTF-8"]
     return values, [f"{path}:{number}: {rule}" for number, rule in wrong]
+
+
+def _unquoted(text: str) -> str | None:
+    if text[:1] == "'":
+        return text[1:-1] if len(text) > 1 and text.find("'", 1) == len(text) - 1 else None
+    if text[:1] == '"':
+        match = re.fullmatch(r'"((?:[^"\\]|\\.)*)"', text)
+        return re.sub(r"\\(.)", r"\1", match[1]) if match else None
+    return None if text.endswith("\\") else text
 
 
 def _effective(
@@ -158,7 +175,8 @@ def _effective(
     line_text, number = lines.get(setting.variable, ("", 0))
     if line_text:
         return EffectiveValue(setting, line_text, f"{path}:{number}")
-    return EffectiveValue(setting, setting.default, "default")
+    default = setting.default
+    return EffectiveValue(setting, default() if callable(default) else default, "default")
 
 
 def _suggestion(name: str, known: set[str]) -> str:

@@ -73,7 +73,7 @@ def _table(name: str) -> str:
     raise DevenvError(f"no such table: {name}")
 
 
-def _settings(table: Iterable[agent_config.Setting | Setting]) -> str:
+def _settings(table: Iterable[Setting]) -> str:
     rows = []
     for setting in table:
         default = setting.default

@@ -9,9 +9,10 @@ from typing import NoReturn
 
 import grpc
 
+from common.settings import printable_value
+
 DOMAIN = "node.cocoonstack.io"
 DETAILS_KEY = "grpc-status-details-bin"
-_SHOWN_LENGTH = 100
 
 
 class ApiError(Exception):
@@ -36,7 +37,7 @@ class ApiError(Exception):
 
 def invalid_field(reason: str, field: str, value: str, rule: str) -> ApiError:
     """Return the error for a field whose value breaks a rule."""
-    message = f"{field} {shown(value)}: {rule}"
+    message = f"{field} {printable_value(value)}: {rule}"
     return ApiError(grpc.StatusCode.INVALID_ARGUMENT, reason, message, violations=[(field, rule)])
 
 
@@ -48,12 +49,6 @@ def too_many_requests(what: str, limit: int) -> ApiError:
         f"more than {limit} {what} at once; try again later",
         metadata={"limit": str(limit)},
     )
-
-
-def shown(value: str) -> str:
-    """Return a value for a message: quoted, on one line, cut at 100 characters."""
-    cut = value if len(value) <= _SHOWN_LENGTH else value[:_SHOWN_LENGTH] + "…"
-    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut) + '"'
 
 
 def details(error: ApiError) -> bytes:

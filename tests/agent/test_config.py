@@ -5,12 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.config import CONFIG_FILE_VARIABLE, SETTINGS, Settings
-from agent.config_sources import Loaded, load, parse_environment_file
+from agent.config_sources import Loaded, load
 from agent.config_values import ListenAddress
+from common.settings import printable_value
 
 TLS = {
     "COCOON_NODE_TLS_CERT_FILE": "/c",
@@ -61,7 +60,7 @@ def test_a_host_name_that_is_no_node_name_is_refused(monkeypatch: pytest.MonkeyP
     uname = os.uname()
     monkeypatch.setattr(os, "uname", lambda: os.uname_result((uname[0], "host_a", *uname[2:])))
     (problem,) = loaded().problems
-    assert (problem.variable, problem.value) == ("VK_NODE_NAME", "host_a")
+    assert problem.startswith('VK_NODE_NAME="host_a" (default): must be an RFC 1123 subdomain')
 
 
 @pytest.mark.parametrize(
@@ -146,16 +145,14 @@ def test_refuses(variable: str, text: str) -> None:
     found = loaded(**{"VK_NODE_NAME": "n", variable: text})
     (problem,) = found.problems
     assert found.settings is None
-    assert (problem.variable, problem.value, problem.source) == (variable, text, "environment")
-    message = str(problem)
-    assert message.startswith(f'{variable}="')
-    assert problem.rule in message
-    assert message.isprintable()
+    rule = next(setting.rule for setting in SETTINGS if setting.variable == variable)
+    assert problem == f"{variable}={printable_value(text)} (environment): {rule}"
+    assert problem.isprintable()
 
 
 def test_all_problems_at_once() -> None:
     found = loaded(VK_NODE_NAME="UP", VK_NODE_CPU="NaN", VK_RESERVE_PERCENT="20%", COCOON_NODE_STORE="s3")
-    assert [problem.variable for problem in found.problems] == [
+    assert [problem.split("=")[0] for problem in found.problems] == [
         "VK_NODE_NAME",
         "VK_NODE_CPU",
         "VK_RESERVE_PERCENT",
@@ -165,8 +162,8 @@ def test_all_problems_at_once() -> None:
 
 def test_a_long_value_is_cut_in_the_message() -> None:
     (problem,) = loaded(VK_NODE_NAME="n", VK_NODE_POOL="x" * 5000).problems
-    assert "x" * 100 + "…" in str(problem)
-    assert "x" * 101 not in str(problem)
+    assert "x" * 100 + "…" in problem
+    assert "x" * 101 not in problem
 
 
 def test_command_line_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
@@ -223,25 +220,7 @@ def test_quotes_keep_white_space(tmp_path: Path) -> None:
     file = tmp_path / "agent.env"
     file.write_text('VK_NODE_NAME=n\nVK_RESERVE_PERCENT=" 20"\n')
     (problem,) = load({}, {}, str(file)).problems
-    assert (problem.variable, problem.value, problem.source) == ("VK_RESERVE_PERCENT", " 20", f"{file}:2")
-
-
-@pytest.mark.parametrize(
-    ("line", "value"),
-    [
-        ("A=b", "b"),
-        ("A = b c ", "b c"),
-        ("A=b#c", "b#c"),
-        ("A=b=c", "b=c"),
-        ("A='b \"c'", 'b "c'),
-        ('A="b \\"c\\" \\\\"', 'b "c" \\'),
-        ("A=\r", ""),
-    ],
-)
-def test_file_lines(line: str, value: str) -> None:
-    values, wrong = parse_environment_file(line)
-    assert wrong == []
-    assert values["A"].text == value
+    assert problem.startswith(f'VK_RESERVE_PERCENT=" 20" ({file}:2): ')
 
 
 @pytest.mark.parametrize(
@@ -252,7 +231,7 @@ def test_wrong_file_lines_are_problems(tmp_path: Path, line: str) -> None:
     file = tmp_path / "agent.env"
     file.write_text(f"VK_NODE_NAME=n\n{line}\n")
     (problem,) = load({}, {}, str(file)).problems
-    assert (problem.variable, problem.source) == ("line 2", str(file))
+    assert problem.startswith(f"{file}:2: must be ")
 
 
 @pytest.mark.parametrize("content", [b"A=\xff\n", b"#" * (1024 * 1024 + 1)])
@@ -260,21 +239,13 @@ def test_a_file_that_is_no_settings_file_is_a_problem(tmp_path: Path, content: b
     file = tmp_path / "agent.env"
     file.write_bytes(content)
     (problem,) = load({}, {"VK_NODE_NAME": "n"}, str(file)).problems
-    assert problem.value == str(file)
+    assert problem.startswith(f"{file}: must be ")
 
 
 @pytest.mark.parametrize("name", ["missing", "."])
 def test_a_file_that_cannot_be_read_is_a_problem(tmp_path: Path, name: str) -> None:
     (problem,) = load({}, {"VK_NODE_NAME": "n"}, str(tmp_path / name)).problems
-    assert "must be a readable file" in str(problem)
-
-
-@given(st.text(max_size=200))
-def test_any_file_is_read_or_its_lines_are_named(text: str) -> None:
-    values, wrong = parse_environment_file(text)
-    lines = [line for line in text.split("\n") if line.strip() and line.strip()[0] not in "#;"]
-    assert len(values) + len(wrong) <= len(lines)
-    assert bool(values) or len(wrong) == len(lines)
+    assert "must be a readable file" in problem
 
 
 def test_a_misspelt_setting_is_a_warning(tmp_path: Path) -> None:
@@ -292,8 +263,8 @@ def test_a_misspelt_setting_is_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:7443", "192.0.2.1:7443", "[::]:7443", "127.0.0.1:1,10.0.0.1:2"])
 def test_plain_text_beyond_this_machine_is_refused(address: str) -> None:
     (problem,) = loaded(VK_NODE_NAME="n", COCOON_NODE_LISTEN=address).problems
-    assert problem.variable == "COCOON_NODE_LISTEN"
-    assert "COCOON_NODE_TLS_CERT_FILE" in problem.rule
+    assert problem.startswith("COCOON_NODE_LISTEN=")
+    assert "COCOON_NODE_TLS_CERT_FILE" in problem
     assert loaded(VK_NODE_NAME="n", COCOON_NODE_LISTEN=address, **TLS).problems == ()
 
 
@@ -301,10 +272,10 @@ def test_plain_text_beyond_this_machine_is_refused(address: str) -> None:
 def test_tls_files_come_together(left_out: str) -> None:
     environ = {name: path for name, path in TLS.items() if name != left_out}
     (problem,) = loaded(VK_NODE_NAME="n", **environ).problems
-    assert "together" in problem.rule
+    assert "together" in problem
 
 
 def test_the_low_watermark_is_below_the_high_one() -> None:
     environ = {"COCOON_NODE_HIGH_WATERMARK_PERCENT": "70", "COCOON_NODE_LOW_WATERMARK_PERCENT": "70"}
     (problem,) = loaded(VK_NODE_NAME="n", **environ).problems
-    assert (problem.variable, problem.value) == ("COCOON_NODE_LOW_WATERMARK_PERCENT", "70")
+    assert problem.startswith('COCOON_NODE_LOW_WATERMARK_PERCENT="70" (environment): must be less than')

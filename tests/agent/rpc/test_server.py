@@ -184,7 +184,7 @@ async def raw_connection(address: str) -> AsyncIterator[RawConnection]:
 
 
 async def test_pings_on_an_idle_connection_are_welcome(serving: Serving) -> None:
-    """F20: five pings a little more than five seconds apart, no call open; the library's default ends at the third.
+    """F20: five pings a little more than five seconds apart, no call open; the library's default ends at the fifth.
 
     The pauses are the input here, not a wait for something.
     """
