@@ -90,6 +90,9 @@ class StoreScan:
                 signature = digest(stat(name, dir_fd=root, follow_symlinks=False))
             except FileNotFoundError:
                 continue
+            except OSError:
+                # One directory that cannot be looked at is its own problem, to be read and told as such.
+                signature = 0
             signatures[name] = signature
             if not signature or signature != known.get(name):
                 changed.add(name)
