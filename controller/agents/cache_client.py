@@ -104,13 +104,13 @@ class CacheClient:
         self,
         channels: AgentChannels,
         leadership: Leadership,
-        cluster_id: str,
+        cluster_id: str = "",
         seconds: CallSeconds | None = None,
     ) -> None:
-        """`cluster_id` is the UID of the cluster's kube-system namespace."""
+        """`cluster_id` is the UID of the cluster's kube-system namespace; it must be set before the first call."""
         self._channels = channels
         self._leadership = leadership
-        self._cluster_id = cluster_id
+        self.cluster_id = cluster_id
         self._seconds = seconds or CallSeconds()
 
     async def sync_owners(self, node: str, owners: Iterable[Owner], revision: int) -> tuple[FoundSnapshot, ...]:
@@ -121,7 +121,7 @@ class CacheClient:
             owners=[_owner(owner) for owner in owners],
             sync_revision=revision,
             controller_time=now,
-            cluster_id=self._cluster_id,
+            cluster_id=self.cluster_id,
         )
         answer = await self._call(node, "SyncOwners", request, pb.SyncOwnersResponse, self._seconds.sync)
         return tuple(_found(each) for each in answer.unclaimed_snapshots)
@@ -145,7 +145,7 @@ class CacheClient:
         request = pb.RetainSnapshotsRequest(
             owner=_owner(owner),
             reason=reason.value,  # type: ignore[arg-type] # same values
-            cluster_id=self._cluster_id,
+            cluster_id=self.cluster_id,
         )
         if ttl_seconds is not None:
             request.ttl.CopyFrom(Duration(seconds=int(ttl_seconds)))
@@ -160,7 +160,7 @@ class CacheClient:
         request = pb.ReleaseRetentionRequest(
             owner=_owner(owner),
             reason=reason.value,  # type: ignore[arg-type] # same values
-            cluster_id=self._cluster_id,
+            cluster_id=self.cluster_id,
         )
         answer = await self._call(node, "ReleaseRetention", request, pb.ReleaseRetentionResponse, self._seconds.change)
         return len(answer.snapshots)
@@ -171,7 +171,7 @@ class CacheClient:
             owner=_owner(owner),
             reason=reason.value,  # type: ignore[arg-type] # same values
             sync_revision=revision,
-            cluster_id=self._cluster_id,
+            cluster_id=self.cluster_id,
         )
         answer = await self._call(node, "PurgeSnapshots", request, pb.PurgeSnapshotsResponse, self._seconds.purge)
         return tuple(_result(node, each) for each in answer.results)

@@ -70,6 +70,7 @@ class AgentConnection:
 
     `node_name` is the endpoint's, or the one the agent reported when the endpoint has none. `deadline` is the loop time
     at which the running attempt counts as silent. `problem` is why there is no good stream or report, else empty.
+    `channel` is the connection for other calls, from the first good report until the stream ends, else None.
     """
 
     __slots__ = (
@@ -80,6 +81,7 @@ class AgentConnection:
         "_limits",
         "_loop",
         "_observer",
+        "channel",
         "connected",
         "deadline",
         "endpoint",
@@ -101,6 +103,7 @@ class AgentConnection:
         self.endpoint = endpoint
         self.node_name = endpoint.node_name
         self.connected = False
+        self.channel: grpc.aio.Channel | None = None
         self.reason = "NotYetConnected"
         self.problem = "not connected yet"
         self.last_heard_at = 0.0
@@ -144,7 +147,7 @@ class AgentConnection:
             method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(_WATCH)
             self._call = call = method(_REQUEST)
             self.deadline = self._loop.time() + self._limits.first_message
-            await self._read(call)
+            await self._read(call, channel)
         except grpc.aio.AioRpcError as error:
             raise StreamError(_LOSS_REASONS.get(error.code(), "StreamBroken"), error.details() or "") from error
         except asyncio.CancelledError:
@@ -154,6 +157,7 @@ class AgentConnection:
             raise StreamError("Silent", "nothing was heard in time") from None
         finally:
             self.deadline = float("inf")
+            self.channel = None
             call_to_end, self._call = self._call, None
             if call_to_end is not None:
                 call_to_end.cancel()
@@ -167,7 +171,8 @@ class AgentConnection:
         options.append(("grpc.ssl_target_name_override", self.endpoint.node_name))
         return grpc.aio.secure_channel(target, credentials, options=options)
 
-    async def _read(self, call: "grpc.aio.UnaryStreamCall[bytes, bytes]") -> None:
+    async def _read(self, call: "grpc.aio.UnaryStreamCall[bytes, bytes]", channel: grpc.aio.Channel) -> None:
+        reports_before = self.reports
         while True:
             payload = await call.read()
             if not isinstance(payload, bytes):
@@ -182,6 +187,8 @@ class AgentConnection:
             self.last_heard_at = now
             self.deadline = now + self._limits.silence
             self._take(payload)
+            if self.reports != reports_before:
+                self.channel = channel
 
     def _take(self, payload: bytes) -> None:
         """Pass one message on. A refused report leaves the stream open: the agent may mend it, the last good stays."""

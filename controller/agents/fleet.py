@@ -9,6 +9,8 @@ import logging
 import random
 from collections.abc import Iterable, Sequence
 
+import grpc.aio
+
 from common.logging import fields
 from controller.agents.connection import AgentConnection, StreamLimits
 from controller.agents.credentials import ClientCredentials
@@ -57,6 +59,14 @@ class AgentFleet:
     def connected_count(self) -> int:
         """How many agents answer right now."""
         return sum(connection.connected for connection in self._connections.values())
+
+    def channel(self, address: str, node_name: str) -> grpc.aio.Channel | None:
+        """Return the open connection to the agent at this address if it speaks as `node_name`, else None."""
+        for key in ((address, node_name), (address, "")):
+            connection = self._connections.get(key)
+            if connection is not None and connection.channel is not None and connection.node_name == node_name:
+                return connection.channel
+        return None
 
     def unready_reasons(self) -> list[str]:
         """Say what is missing until every source has answered once; empty when nothing is."""

@@ -23,9 +23,10 @@ from controller.deletion.sets import SetRecord, SetWatch
 from controller.deletion.settling import Settler
 from controller.kube.client import KubeClient
 from controller.kube.election import Elector
+from controller.kube.errors import KubeError
 from controller.kube.events import EventRecorder
 from controller.kube.leadership import ElectionTimes
-from controller.kube.objects import Change
+from controller.kube.objects import Change, ChangeKind
 from controller.kube.reflector import ReflectorLimits
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 # Written by a person's command on the leader's Lease, the one object both may write.
 RELEASE_ANNOTATION = "node.cocoonstack.io/release-braked-purges"
 _POLL_SECONDS = 1.0
+_CLUSTER_ID_SECONDS = 2.0
 
 
 class _Metadata(msgspec.Struct):
@@ -44,9 +46,17 @@ class _Namespace(msgspec.Struct):
 
 
 async def read_cluster_id(client: KubeClient) -> str:
-    """Return the UID of the namespace kube-system, by which agents tell clusters apart. Raises KubeError."""
-    body = await client.get_bytes("/api/v1/namespaces/kube-system")
-    return msgspec.json.decode(body, type=_Namespace).metadata.uid
+    """Return the UID of the namespace kube-system, by which agents tell clusters apart; asks until it is answered."""
+    told = ""
+    while True:
+        try:
+            body = await client.get_bytes("/api/v1/namespaces/kube-system")
+            return msgspec.json.decode(body, type=_Namespace).metadata.uid
+        except (KubeError, msgspec.DecodeError) as error:
+            if str(error) != told:
+                told = str(error)
+                log.warning("the cluster's id cannot be read, trying again", extra=fields(error=told))
+            await asyncio.sleep(_CLUSTER_ID_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,6 @@ class DeletionParts:
         self,
         client: KubeClient,
         channels: AgentChannels,
-        cluster_id: str,
         *,
         events: EventRecorder | None = None,
         settings: DeletionSettings | None = None,
@@ -80,12 +89,13 @@ class DeletionParts:
     ) -> None:
         """Nothing is asked or sent before `run`. An `elector` of the caller's is used and not run."""
         self.settings = settings or DeletionSettings()
+        self._client = client
         chosen = self.settings
         self._runs_elector = elector is None and not chosen.audit_only
         self.elector = elector or Elector(
             client, namespace=chosen.lease_namespace, name=chosen.lease_name, times=chosen.times
         )
-        self.calls = CacheClient(channels, self.elector.leadership, cluster_id, chosen.calls)
+        self.calls = CacheClient(channels, self.elector.leadership, seconds=chosen.calls)
         self.pods = PodWatch(client, limits=chosen.limits)
         self.sets = SetWatch(client, self._set_changed, limits=chosen.limits)
         self.brake = Brake(chosen.brake_limit, chosen.brake_window_seconds)
@@ -124,7 +134,7 @@ class DeletionParts:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.pods.run())
                 group.create_task(self.sets.run())
-                group.create_task(self.reconciler.run())
+                group.create_task(self._reconcile())
                 group.create_task(self._follow_release())
                 if elect is not None:
                     group.create_task(_result_of(elect))
@@ -134,8 +144,16 @@ class DeletionParts:
                 elect.cancel()
                 await asyncio.gather(elect, return_exceptions=True)
 
+    async def _reconcile(self) -> None:
+        self.calls.cluster_id = await read_cluster_id(self._client)
+        await self.reconciler.run()
+
     def _set_changed(self, change: Change[SetRecord]) -> None:
-        self.reconciler.set_changed(change.item.metadata.uid)
+        """Pass on what can change a decision; sets are written far more often than they are suspended."""
+        before, item = change.before, change.item
+        is_deleted = change.kind is ChangeKind.DELETED
+        if is_deleted or before is None or before.facts(confirmed=False) != item.facts(confirmed=False):
+            self.reconciler.set_changed(item.metadata.uid)
 
     async def _follow_release(self) -> None:
         """Let braked purges go when a person writes a new word on the Lease."""

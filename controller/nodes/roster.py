@@ -5,7 +5,7 @@ Everything here only makes a name due; what follows from it is decided when its 
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from controller.nodes.claims import CONTACT_SECONDS, SECOND_AGENT, Choice, Claim, choose
@@ -107,6 +107,20 @@ class AgentRoster(ABC):
         entry = self._entries.get(name)
         claim = entry.claim() if entry else None
         return claim is not None and claim.is_in_contact(time.monotonic())
+
+    def speaker_of(self, name: str) -> str | None:
+        """The agent that may speak for this name, None when none may."""
+        entry = self._entries.get(name)
+        return entry.speaker if entry else None
+
+    def has_agent(self, name: str) -> bool:
+        """Whether any agent of this name is known, heard from or not."""
+        entry = self._entries.get(name)
+        return entry is not None and bool(entry.claims)
+
+    def names_with_agents(self) -> Iterable[str]:
+        """The names that have an agent; do not keep it across an await."""
+        return (name for name, entry in self._entries.items() if entry.claims)
 
     def entry(self, name: str) -> RosterEntry:
         """The entry of this name, made when there is none."""
