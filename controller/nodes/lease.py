@@ -20,7 +20,7 @@ import msgspec
 from controller.kube.client import KubeClient
 from controller.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from controller.kube.retry import ONCE
-from controller.nodes.live import LeaseList, LeaseObject, live_lease
+from controller.nodes.live import LeaseList, LeaseMetadata, LeaseObject, live_lease
 from controller.nodes.metrics import LEASE_LATENESS, LEASE_RENEWALS
 from controller.nodes.model import CONTROLLER, LEASE_NAMESPACE, Instant, LiveLease
 from controller.nodes.steps import lease_path
@@ -113,11 +113,11 @@ class LeaseKeeper:
         for lease in await self._list():
             seen = live_lease(lease)
             if seen.is_foreign and not self._take_foreign:
-                self._foreign[lease.name] = seen
+                self._foreign[lease.metadata.name] = seen
                 continue
-            self._listed[lease.name] = lease
+            self._listed[lease.metadata.name] = lease
             if seen.holder == CONTROLLER and not _has_run_out(seen, now.wall):
-                ours.append(lease.name)
+                ours.append(lease.metadata.name)
         limit = asyncio.Semaphore(_IN_FLIGHT)
         async with asyncio.TaskGroup() as group:
             for name in ours:
@@ -262,29 +262,28 @@ class LeaseKeeper:
             return None
 
     async def _post(self, name: str, uid: str) -> LeaseObject:
-        lease = LeaseObject({"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": _owner(name, uid)})
-        lease.spec = self._spec({})
-        body = msgspec.json.encode(lease)
+        metadata = LeaseMetadata(name, LEASE_NAMESPACE, owner_references=_owner(name, uid))
+        body = msgspec.json.encode(LeaseObject(metadata, self._spec({})))
         return self._decode(await self._client.create(_COLLECTION, body, timeout_seconds=_TIMEOUT_SECONDS, retry=ONCE))
 
     async def _put(self, lease: LeaseObject, uid: str | None) -> LeaseObject:
-        metadata = dict(lease.metadata)
+        metadata, name = lease.metadata, lease.metadata.name
         if uid:
-            metadata["ownerReferences"] = _owner(lease.name, uid)
+            metadata = msgspec.structs.replace(metadata, owner_references=_owner(name, uid))
         body = msgspec.json.encode(LeaseObject(metadata, self._spec(lease.spec)))
         return self._decode(
-            await self._client.replace(lease_path(lease.name), body, timeout_seconds=_TIMEOUT_SECONDS, retry=ONCE)
+            await self._client.replace(lease_path(name), body, timeout_seconds=_TIMEOUT_SECONDS, retry=ONCE)
         )
 
     def _spec(self, before: dict[str, object]) -> dict[str, object]:
         return before | {
             "holderIdentity": CONTROLLER,
             "leaseDurationSeconds": DURATION_SECONDS,
-            "renewTime": self._clock().wall.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "renewTime": self._clock().wall.isoformat(timespec="microseconds"),
         }
 
 
-def _owner(name: str, uid: str) -> list[dict[str, str]]:
+def _owner(name: str, uid: str) -> list[dict[str, object]]:
     return [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]
 
 

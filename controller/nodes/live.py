@@ -113,22 +113,26 @@ class NodeList(msgspec.Struct):
     metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
 
 
+class LeaseMetadata(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Metadata of a Lease; what others may put there is kept as it came, managed fields are not read at all."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[dict[str, object]] | None = None
+    finalizers: list[str] | None = None
+
+
 class LeaseObject(msgspec.Struct, rename="camel"):
     """A Lease; what others put into it is kept as it is, so that a renewal sends it back."""
 
-    metadata: dict[str, object]
+    metadata: LeaseMetadata
     spec: dict[str, object] = msgspec.field(default_factory=dict)
     api_version: str = "coordination.k8s.io/v1"
     kind: str = "Lease"
-
-    def __post_init__(self) -> None:
-        """Drop what a renewal must not carry and nobody here reads."""
-        self.metadata.pop("managedFields", None)
-
-    @property
-    def name(self) -> str:
-        """Name of the Lease and of its Node."""
-        return str(self.metadata.get("name", ""))
 
 
 class LeaseList(msgspec.Struct):
