@@ -116,7 +116,7 @@ def test_a_stopped_agents_node_is_marked_by_the_cluster_and_comes_back_quickly(
     assert cluster.condition(node, "CocoonAgentReachable")["status"] == "False"
     assert node["status"]["capacity"] == before["status"]["capacity"]
     assert node["status"]["allocatable"] == before["status"]["allocatable"]
-    assert node["metadata"]["labels"] == before["metadata"]["labels"]
+    assert cluster.labels_of(node) == cluster.labels_of(before)
 
     agent.start()
     # What users were promised; it is counted from the agent serving again.

@@ -30,6 +30,12 @@ def condition(node: Json, kind: str) -> Json:
     return next((each for each in conditions if each["type"] == kind), {})
 
 
+def labels_of(node: Json) -> dict[str, str]:
+    """Return the Node's labels but those that the cluster's own lifecycle controller adds sooner or later."""
+    labels: dict[str, str] = node["metadata"].get("labels", {})
+    return {key: value for key, value in labels.items() if not key.startswith("beta.kubernetes.io/")}
+
+
 def wait_ready(kube: KubeApi, name: str, deadline_seconds: float = 30) -> Json:
     """Wait until the Node exists, is Ready and free of the not-ready taint; return it."""
 
