@@ -265,6 +265,9 @@ def _channel_options(limits: StreamLimits) -> list[tuple[str, str | int]]:
         # A connection shared with an attempt that is being closed would bring its backoff along.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.service_config_disable_resolution", 1),
+        # Per-channel debugging records that nobody can read here: 4 KiB of every stream.
+        ("grpc.enable_channelz", 0),
+        ("grpc.max_channel_trace_event_memory_per_node", 0),
         # Agents are never behind the proxy that the environment may name for other purposes.
         ("grpc.enable_http_proxy", 0),
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
