@@ -48,10 +48,13 @@ class KubeClient(KubeTransport):
         field_manager: str = "",
         timeout_seconds: float = 10.0,
         retry: Retry = REPEATABLE,
+        lean: bool = False,
     ) -> bytes:
         """PUT the whole object; with a resource version in it, Conflict when the object has changed since."""
         query = {"fieldManager": field_manager} if field_manager else None
-        return await self.request("PUT", path, query=query, body=body, timeout_seconds=timeout_seconds, retry=retry)
+        return await self.request(
+            "PUT", path, query=query, body=body, timeout_seconds=timeout_seconds, retry=retry, lean=lean
+        )
 
     async def apply(
         self,

@@ -272,7 +272,7 @@ class LeaseKeeper:
             metadata = msgspec.structs.replace(metadata, owner_references=_owner(name, uid))
         body = msgspec.json.encode(LeaseObject(metadata, self._spec(lease.spec)))
         return self._decode(
-            await self._client.replace(lease_path(name), body, timeout_seconds=_TIMEOUT_SECONDS, retry=ONCE)
+            await self._client.replace(lease_path(name), body, timeout_seconds=_TIMEOUT_SECONDS, retry=ONCE, lean=True)
         )
 
     def _spec(self, before: dict[str, object]) -> dict[str, object]:
