@@ -16,15 +16,20 @@ from typing import Any
 from common.http_listener import HttpListener
 from common.logging import fields
 from common.version import VERSION
+from controller.agents.channels import FleetChannels, ListeningRoster
 from controller.agents.credentials import ClientCredentials, TlsFiles, TlsFilesError
 from controller.agents.discovery import AgentSource, DnsNames, EndpointsFile, StaticList, make_resolver
 from controller.agents.endpointslices import EndpointSlices
 from controller.agents.fleet import AgentFleet
 from controller.agents.survey import AgentAnswer, survey_agents
 from controller.config import Settings
+from controller.deletion.assembly import DeletionParts, DeletionSettings
 from controller.kube.access import load_access
 from controller.kube.client import KubeClient
 from controller.kube.errors import AccessConfigError
+from controller.kube.events import EventRecorder
+from controller.kube.leadership import ElectionTimes
+from controller.nodes.metrics import EVENTS
 from controller.nodes.plan import NodeSettings
 from controller.nodes.reconciler import NodeReconciler
 from controller.nodes.store import WatchedNodes
@@ -56,21 +61,30 @@ async def run(settings: Settings) -> None:
         stack.push_async_callback(controller.http.close)
         _LOG.info("starting", extra=fields(version=VERSION, http=http_address))
         await _until_first_ends(
-            stopped.wait(), controller.watch(), controller.keep_nodes(), controller.announce(http_address)
+            stopped.wait(),
+            controller.watch(),
+            controller.deletion.run(),
+            controller.act(),
+            controller.announce(http_address),
         )
         _LOG.info("stopping")
 
 
 class Controller:
-    """All parts of one controller. `watch` and `keep_nodes` run until cancelled or until a part breaks."""
+    """All parts of one controller. Its coroutines run until cancelled or until a part breaks."""
 
     def __init__(self, settings: Settings, client: KubeClient, sources: Sequence[AgentSource]) -> None:
         """Put the parts together; nothing is asked, dialled or listened on yet. Raises `StartError`."""
         self._settings = settings
-        self.reconciler = NodeReconciler(client, settings=node_settings(settings))
+        self._events = EventRecorder(client, count=lambda outcome: EVENTS.labels(outcome).inc())
+        self.reconciler = NodeReconciler(client, settings=node_settings(settings), events=self._events)
         self.nodes = WatchedNodes(client, self.reconciler.observe_node)
         self.reconciler.use_store(self.nodes)
-        self.fleet = AgentFleet(sources, self.reconciler, client_credentials(settings))
+        roster = ListeningRoster() if settings.audit_only else self.reconciler
+        self.fleet = AgentFleet(sources, roster, client_credentials(settings))
+        self.deletion = DeletionParts(
+            client, FleetChannels(self.fleet, roster), events=self._events, settings=deletion_settings(settings)
+        )
         self.http = HttpListener(routes(self.unready_reasons))
 
     async def listen(self) -> str:
@@ -88,7 +102,12 @@ class Controller:
 
     def unready_reasons(self) -> list[str]:
         """One sentence for each thing that is still missing; agents that do not answer are no reason."""
-        reasons = self.fleet.unready_reasons()
+        reasons = self.deletion.unready_reasons()
+        elector = self.deletion.elector
+        if self._settings.audit_only or elector.leadership.epoch is not None:
+            reasons += self.fleet.unready_reasons()
+        elif elector.problem or not elector.holder:
+            reasons.append(f"leadership: {elector.problem or 'nobody leads'}")
         watch = self.nodes.reflector
         if not watch.has_synced:
             reasons.insert(0, f"Nodes: {watch.problem or 'not listed yet'}")
@@ -97,6 +116,15 @@ class Controller:
     async def watch(self) -> None:
         """Keep the copy of the cluster's Nodes."""
         await self.nodes.run()
+
+    async def act(self) -> None:
+        """Keep Nodes while this process leads; a follower only keeps its copies warm, and an audit only listens."""
+        if self._settings.audit_only:
+            await _until_first_ends(self._events.run(), self.fleet.run())
+        leadership = self.deletion.elector.leadership
+        while True:
+            await leadership.wait_granted()
+            await _until_first_ends(leadership.wait_revoked(), self.keep_nodes())
 
     async def keep_nodes(self) -> None:
         """Renew leases and write Nodes, and listen to the agents."""
@@ -184,6 +212,21 @@ def client_credentials(settings: Settings) -> ClientCredentials | None:
 def node_settings(settings: Settings) -> NodeSettings:
     """What the plan of Nodes looks at."""
     return NodeSettings(lifecycle=settings.lifecycle, adopt=settings.adopt_nodes, taint=settings.registration_taint)
+
+
+def deletion_settings(settings: Settings) -> DeletionSettings:
+    """What pod deletion looks at."""
+    return DeletionSettings(
+        lease_namespace=settings.lease_namespace,
+        lease_name=settings.lease_name,
+        times=ElectionTimes(
+            duration=settings.lease_milliseconds / 1000,
+            renew_deadline=settings.renew_milliseconds / 1000,
+            retry=settings.retry_milliseconds / 1000,
+        ),
+        trusted_prefixes=settings.trusted_vm_prefixes,
+        audit_only=settings.audit_only,
+    )
 
 
 async def _until_first_ends(*parts: Coroutine[Any, Any, object]) -> None:

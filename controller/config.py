@@ -23,6 +23,8 @@ Lifecycle = Literal["auto", "own", "external"]
 _PREFIX = "COCOON_NODE_CONTROLLER_"
 _PATH = "must be an absolute path"
 _NAMESPACED = re.compile(r"([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/([a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?)")
+_TRUSTED_PREFIX = re.compile(r"vk-[-a-z0-9.]{1,200}")
+_MILLISECONDS = "must be a whole number of milliseconds from 50 to 600000"
 _PORT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _AGENT_SOURCES = ("agents", "agents_file", "agents_dns", "agents_service")
 _TLS = ("tls_ca_file", "tls_cert_file", "tls_key_file")
@@ -51,6 +53,13 @@ class Settings:
     lifecycle: Lifecycle
     adopt_nodes: bool
     registration_taint: bool
+    lease_namespace: str
+    lease_name: str
+    lease_milliseconds: int
+    renew_milliseconds: int
+    retry_milliseconds: int
+    trusted_vm_prefixes: tuple[str, ...]
+    audit_only: bool
     http_listen: tuple[str, int] | None
     log_format: str
     log_level: str
@@ -124,6 +133,25 @@ def _port_name(text: str) -> str:
     return text
 
 
+def _dns_label(text: str) -> str:
+    if not _PORT_NAME.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+def _milliseconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 50 <= int(text) <= 600_000):
+        raise ValueError(text)
+    return int(text)
+
+
+def _prefixes(text: str) -> tuple[str, ...]:
+    prefixes = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not all(_TRUSTED_PREFIX.fullmatch(prefix) for prefix in prefixes):
+        raise ValueError(text)
+    return prefixes
+
+
 def _http_address(text: str) -> tuple[str, int] | None:
     if text == "off":
         return None
@@ -174,6 +202,22 @@ SETTINGS: tuple[Setting, ...] = (
             "Write labels and capacity of Nodes that others registered, even without the cocoon-vm role label."),
     Setting("registration_taint", _PREFIX + "REGISTRATION_TAINT", "true", _boolean, "must be true or false",
             "Register Nodes with the taint virtual-kubelet.io/provider=cocoon:NoSchedule."),
+    # The leader, and what it decides about snapshots.
+    Setting("lease_namespace", _PREFIX + "LEASE_NAMESPACE", "cocoon-system", _dns_label, "must be a namespace",
+            "Namespace of the Lease on which the leader is elected."),
+    Setting("lease_name", _PREFIX + "LEASE_NAME", "cocoon-node-controller", _dns_label, "must be a name",
+            "Name of the Lease on which the leader is elected."),
+    Setting("lease_milliseconds", _PREFIX + "LEASE_MILLISECONDS", "10000", _milliseconds, _MILLISECONDS,
+            "How long a leader that does not renew keeps others waiting."),
+    Setting("renew_milliseconds", _PREFIX + "RENEW_MILLISECONDS", "7000", _milliseconds, _MILLISECONDS,
+            "After how long without renewal a leader stops acting."),
+    Setting("retry_milliseconds", _PREFIX + "RETRY_MILLISECONDS", "2000", _milliseconds, _MILLISECONDS,
+            "How often the Lease is renewed or asked for."),
+    Setting("trusted_vm_prefixes", "COCOON_NODE_TRUSTED_VM_PREFIXES", "", _prefixes,
+            "must be a comma-separated list of prefixes that begin with vk-",
+            "VM names that are not their pods' own and yet may be purged; the agents need the same."),
+    Setting("audit_only", _PREFIX + "AUDIT_ONLY", "false", _boolean, "must be true or false",
+            "Decide about snapshots and tell, but send nothing to the agents."),
     # How it is watched.
     Setting("http_listen", _PREFIX + "HTTP_LISTEN", "127.0.0.1:7445", _http_address, "must be HOST:PORT or off",
             "Where /healthz, /readyz and /metrics are served."),
@@ -230,6 +274,11 @@ def _conflicts(parsed: Mapping[str, object]) -> list[str]:
     if 0 < len(given) < len(_TLS):
         missing = ", ".join(_PREFIX + name.upper() for name in _TLS if name not in given)
         problems.append(f"TLS needs the agents' authorities, our certificate and its key together; missing: {missing}")
+    times = [parsed.get(f"{word}_milliseconds") for word in ("retry", "renew", "lease")]
+    if all(isinstance(each, int) for each in times) and not times[0] < times[1] < times[2]:  # type: ignore[operator]
+        problems.append(
+            f"{_PREFIX}RETRY_MILLISECONDS, RENEW_MILLISECONDS and LEASE_MILLISECONDS must grow in this order"
+        )
     agents = cast("tuple[AgentEndpoint, ...]", parsed.get("agents") or ())
     problems += [
         f"{_PREFIX}AGENTS: {endpoint.node_name}={endpoint.address}: {problem}"

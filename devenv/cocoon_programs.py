@@ -108,6 +108,8 @@ class ControllerProcess:
             "COCOON_NODE_CONTROLLER_AGENTS": ",".join(agents),
             "COCOON_NODE_CONTROLLER_HTTP_LISTEN": self.http_address,
             "COCOON_NODE_CONTROLLER_READY_FILE": str(self.ready_file),
+            # Controllers of different tests and demonstrations are not each other's followers.
+            "COCOON_NODE_CONTROLLER_LEASE_NAME": f"cocoon-node-controller-{self._port.port}",
         }
         self.settings = own_places | dict(settings or {})
         self.process = ManagedProcess(

@@ -52,7 +52,9 @@ class Demo:
             say_report(_ask(agent.address), agent.address)
 
             kubeconfig, controller_kubeconfig, api = self._cluster(stack, folder)
-            controller = ControllerProcess(folder / "controller", controller_kubeconfig, [agent.endpoint])
+            # A cluster that was given need not have our namespace.
+            place = {"COCOON_NODE_CONTROLLER_LEASE_NAMESPACE": "default"} if self._kubeconfig is not None else {}
+            controller = ControllerProcess(folder / "controller", controller_kubeconfig, [agent.endpoint], place)
             stack.callback(controller.release)
             with step("registering this machine as a Node"):
                 controller.start()

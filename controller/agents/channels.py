@@ -10,6 +10,8 @@ from typing import Protocol
 import grpc.aio
 
 from controller.agents.fleet import AgentFleet
+from controller.nodes.plan import PlanEvent
+from controller.nodes.roster import AgentRoster
 
 
 class Speakers(Protocol):
@@ -48,3 +50,17 @@ class FleetChannels:
     def is_known(self, node: str) -> bool:
         """See AgentChannels."""
         return self._speakers.has_agent(node)
+
+
+class ListeningRoster(AgentRoster):
+    """Chooses speakers and does nothing else, for a controller that only looks."""
+
+    def ask(self, name: str, seconds: float = 0.0) -> None:  # noqa: ARG002 - see AgentRoster
+        """See AgentRoster."""
+        self.decide(name, "")
+
+    def hurry_lease(self, name: str) -> None:
+        """See AgentRoster."""
+
+    def emit(self, name: str, event: PlanEvent) -> None:
+        """See AgentRoster."""

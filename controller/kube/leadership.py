@@ -4,6 +4,7 @@ Why this exists: whoever changes something must not need to know how the leader 
 know who acts. Between the two stands one object that says yes or no at this very moment.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ class Leadership:
         self._epoch: int | None = None
         self._valid_until = float("-inf")
         self._listeners: list[Callable[[int | None], None]] = []
+        self._granted = asyncio.Event()
+        self._revoked = asyncio.Event()
+        self._revoked.set()
 
     @property
     def epoch(self) -> int | None:
@@ -61,6 +65,14 @@ class Leadership:
     def seconds_left(self) -> float:
         """How long the right lasts without another renewal; 0 without it."""
         return 0.0 if self._epoch is None else max(0.0, self._valid_until - self._clock())
+
+    async def wait_granted(self) -> None:
+        """Return once the right is there."""
+        await self._granted.wait()
+
+    async def wait_revoked(self) -> None:
+        """Return once the right is gone. By the clock it may have ended earlier: `require` tells."""
+        await self._revoked.wait()
 
     def subscribe(self, listener: Callable[[int | None], None]) -> None:
         """Call `listener` with the epoch when the right begins or its epoch changes, and with None when it ends."""
@@ -80,5 +92,8 @@ class Leadership:
             self._tell(None)
 
     def _tell(self, epoch: int | None) -> None:
+        current, other = (self._revoked, self._granted) if epoch is None else (self._granted, self._revoked)
+        current.set()
+        other.clear()
         for listener in self._listeners:
             listener(epoch)

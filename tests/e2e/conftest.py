@@ -1,0 +1,53 @@
+"""Fixtures of end-to-end tests: VM hosts with a runtime, on the shared control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from devenv.cocoon_programs import AgentProcess
+from devenv.control_plane import ControlPlane
+from devenv.kube_api import KubeApi
+from devenv.vm_runtime import VmRuntime
+from tests.support.vm_host import SETS_API, VmHost, install_sets, sets_served
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def cocoonsets(kube: KubeApi) -> Iterator[None]:
+    """The API serves CocoonSets; those of the test are removed afterwards."""
+    install_sets(kube)
+    wait_for(lambda: sets_served(kube), 30, what="CocoonSets being served")
+    yield
+    for each in kube.items(f"{SETS_API}/namespaces/default/cocoonsets"):
+        kube.discard(f"{SETS_API}/namespaces/default/cocoonsets/{each['metadata']['name']}")
+
+
+@pytest.fixture
+def vm_host(
+    agent_process: Callable[..., AgentProcess], control_plane: ControlPlane, kube: KubeApi
+) -> Iterator[Callable[..., VmHost]]:
+    """A function that starts a VM host: `vm_host(settings={…})`. Its pods are removed afterwards."""
+    hosts: list[VmHost] = []
+
+    def start(settings: Mapping[str, str] | None = None) -> VmHost:
+        agent = agent_process(settings)
+        store = agent.root / "snapshots"
+        store.mkdir(exist_ok=True)
+        runtime = VmRuntime(control_plane.client(), agent.node_name, store)
+        runtime.start()
+        host = VmHost(kube, agent, runtime)
+        hosts.append(host)
+        return host
+
+    yield start
+    for host in hosts:
+        for path in host.pods:
+            kube.discard(path)
+    for host in hosts:
+        host.runtime.stop()
+        host.runtime.kube.close()
+        for path in host.pods:
+            if kube.find(path) is not None:
+                kube.delete(path, gracePeriodSeconds=0)
