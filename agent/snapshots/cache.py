@@ -167,7 +167,7 @@ class SnapshotCache:
         """
         if size < 0:
             raise InvalidFieldError(f"page_size is {size}, must not be negative", field="page_size")
-        await self._available()
+        await self.require_available_now()
         limit = min(size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
         inventory = self.core.inventory
         if vm_name:
@@ -184,7 +184,7 @@ class SnapshotCache:
     async def get(self, name: str) -> KnownSnapshot:
         """Return one snapshot. Raises InvalidNameError, SnapshotNotFoundError, StoreUnavailableError."""
         require_readable_name(name)
-        await self._available()
+        await self.require_available_now()
         record = self.core.inventory.get(name)
         if record is None:
             raise SnapshotNotFoundError(f"there is no snapshot {quoted(name)} in {self.core.store.location}")
@@ -205,13 +205,13 @@ class SnapshotCache:
 
     async def disk(self) -> DiskUse:
         """Return how full the store's file system is. Raises StoreUnavailableError."""
-        await self._available()
+        await self.require_available_now()
         return await disk_use(self.core)
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[Watcher]:
         """Give a watcher of changes. Raises StoreUnavailableError."""
-        await self._available()
+        await self.require_available_now()
         with self.core.feed.watching() as watcher:
             yield watcher
 
@@ -261,7 +261,10 @@ class SnapshotCache:
         if not self._begun:
             raise StoreUnavailableError("the agent is starting; try again in a moment", fault=StoreFault.NOT_OPEN)
 
-    async def _available(self) -> None:
-        """Make sure that the store is there right now, so that what memory says is the truth."""
+    async def require_available_now(self) -> None:
+        """Make sure that the store is there right now, so that what memory says is the truth.
+
+        Raises StoreUnavailableError.
+        """
         await self._opened()
         await self.core.in_store(self.core.store.check)

@@ -18,6 +18,7 @@ from agent.snapshots.cache import SnapshotCache
 from agent.snapshots.cache_collect import CollectedItem
 from agent.snapshots.cache_purge import PurgeRequest
 from agent.snapshots.cache_sync import SyncRequest
+from agent.snapshots.encoded_pages import EncodedPages
 from agent.snapshots.errors import InvalidFieldError, InvalidNameError, SnapshotError
 from agent.snapshots.feed import Watcher
 from agent.snapshots.inventory import KnownSnapshot
@@ -67,6 +68,7 @@ class SnapshotCacheService:
         self._cache = cache
         self._heartbeat_seconds = heartbeat_seconds
         self._closed = False
+        self._pages = EncodedPages()
 
     def handlers(self) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
         """Return the service's methods."""
@@ -99,7 +101,12 @@ class SnapshotCacheService:
         self._closed = True
         self._cache.core.feed.wake_all()
 
-    async def _list(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
+    async def _list(self, request: pb.ListSnapshotsRequest) -> bytes:
+        core, asked = self._cache.core, request.SerializeToString(deterministic=True)
+        await self._cache.require_available_now()
+        kept = self._pages.get(asked, core.feed.revision, core.owners)
+        if kept is not None:
+            return kept
         states = frozenset(
             enum_of(SnapshotState, number, "states", SnapshotState.UNCLAIMED) for number in request.states if number
         )
@@ -110,11 +117,14 @@ class SnapshotCacheService:
             states=states,
             vm_name=request.vm_name,
         )
-        return pb.ListSnapshotsResponse(
+        reply = pb.ListSnapshotsResponse(
             snapshots=[self._snapshot(record) for record in page.snapshots],
             next_page_token=page_token(page.next_after, *filters),
             total_size=page.total,
-        )
+        ).SerializeToString()
+        # Nothing was awaited since the page was made, so it is of this revision.
+        self._pages.keep(asked, reply, core.feed.revision, core.owners)
+        return reply
 
     async def _get(self, request: pb.GetSnapshotRequest) -> pb.GetSnapshotResponse:
         return pb.GetSnapshotResponse(snapshot=self._snapshot(await self._cache.get(request.name)))
@@ -215,8 +225,8 @@ class SnapshotCacheService:
         return snapshot_message(record, self._cache.core.owners, brief=brief)
 
 
-def _serialized(message: Any) -> bytes:  # noqa: ANN401 # any message of the API
-    return bytes(message.SerializeToString())
+def _serialized(message: Any) -> bytes:  # noqa: ANN401 # any message of the API, or one that is encoded already
+    return message if isinstance(message, bytes) else bytes(message.SerializeToString())
 
 
 def _answering(method: Callable[[_Q], Awaitable[_R]]) -> Callable[[_Q, object], Awaitable[_R]]:
