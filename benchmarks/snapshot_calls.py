@@ -15,6 +15,7 @@ from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 
 _SERVICE = "/cocoonstack.node.v1.SnapshotCache"
 _SECONDS = 300
+_EPOCH, _REVISION, _CLUSTER = 1, 1, "00000000-0000-0000-0000-00000000bec4"
 
 
 @contextmanager
@@ -38,10 +39,21 @@ def retain_requests(first: int, count: int) -> list[pb.RetainSnapshotsRequest]:
     ]
 
 
+def sync_request() -> pb.SyncOwnersRequest:
+    """Return a controller's owner sync that says: nobody is here. Its purges refer to it."""
+    return pb.SyncOwnersRequest(sync_revision=_REVISION, controller_epoch=_EPOCH, cluster_id=_CLUSTER)
+
+
 def purge_requests(first: int, count: int) -> list[pb.PurgeSnapshotsRequest]:
-    """Return a person's requests to remove these snapshots."""
+    """Return a controller's requests to remove these snapshots."""
     return [
-        pb.PurgeSnapshotsRequest(owner=pb.Owner(vm_name=snapshot_name(index)), reason=pb.PURGE_REASON_REQUESTED)
+        pb.PurgeSnapshotsRequest(
+            owner=owner(snapshot_name(index)),
+            reason=pb.PURGE_REASON_TEARDOWN,
+            sync_revision=_REVISION,
+            controller_epoch=_EPOCH,
+            cluster_id=_CLUSTER,
+        )
         for index in range(first, first + count)
     ]
 

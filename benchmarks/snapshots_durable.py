@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.agent_process import agent
 from benchmarks.harness import TIMES, Row, Scale, at_most, compared, median_ratio, take_turns
 from benchmarks.processes import BenchmarkError, Child, free_port, python, wait_for_port
-from benchmarks.snapshot_calls import call, disk_directory, pages, purge_requests, retain_requests
+from benchmarks.snapshot_calls import call, disk_directory, pages, purge_requests, retain_requests, sync_request
 from benchmarks.snapshot_files import snapshot_name, write_full_snapshots, write_snapshots
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 
@@ -30,6 +30,7 @@ def run(scale: Scale) -> list[Row]:
         with agent(directory=directory) as server, _bare_cache(peer_directory) as peer:
             _wait_known(server.address, 2 * needed + large * scale.rounds)
             retains = take_turns(scale.rounds, _Retain(server.address, 0, calls).run, _Retain(peer, 0, calls).run)
+            call(server.address, "SyncOwners", [sync_request()])
             small = take_turns(scale.rounds, _Purge(server.address, needed, calls).run, _Purge(peer, needed, calls).run)
             large_purge = _Purge(server.address, 2 * needed, large)
             huge = [large_purge.run() for _ in range(scale.rounds)]
