@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# The longest that fits comes first.
+_PREFIXES = ("COCOON_NODE_CONTROLLER_", "COCOON_NODE_", "COCOON_", "VK_")
 _MAX_FILE_BYTES = 1024 * 1024
 _MAX_SHOWN = 100
 
@@ -19,7 +21,8 @@ _MAX_SHOWN = 100
 class Setting:
     """One line of a table.
 
-    `name` is the attribute and, with dashes, the option. `default` is a text read like any other, a function that makes
+    `name` is the attribute. The option is the variable without its prefix, so that people can tell one from the other:
+    `VK_NODE_CPU` is `--node-cpu`. `default` is a text read like any other, a function that makes
     such a text, or None for unset (then `parse` is not called and the value is None). `parse` raises `ValueError` for a
     text that breaks `rule`; an error with a text of its own says more exactly what is wrong.
     """
@@ -34,7 +37,8 @@ class Setting:
     @property
     def option(self) -> str:
         """The command line's spelling."""
-        return "--" + self.name.replace("_", "-")
+        prefix = next(prefix for prefix in _PREFIXES if self.variable.startswith(prefix))
+        return "--" + self.variable.removeprefix(prefix).lower().replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)

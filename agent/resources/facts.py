@@ -4,10 +4,8 @@ Why this exists: these identify the machine and its kernel to people and to the 
 host from a restarted agent by them. A fact that cannot be read is empty, never an error.
 """
 
-import fcntl
 import os
 import socket
-import struct
 from dataclasses import dataclass
 
 _ARCHITECTURES = {
@@ -19,9 +17,6 @@ _ARCHITECTURES = {
     "i386": "386",
     "loongarch64": "loong64",
 }
-_SIOCGIFFLAGS = 0x8913
-_SIOCGIFADDR = 0x8915
-_IFF_UP = 0x1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +50,17 @@ def read_facts(procfs: str, sysfs: str, etcfs: str) -> HostFacts:
 def first_ipv4_address() -> str | None:
     """Return the first IPv4 address outside 127.0.0.0/8 of an interface that is up, None when there is none.
 
-    Interfaces in the order of their index; of each its primary address.
+    Interfaces in the order of their index; of each its first address.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        for _, name in sorted(socket.if_nameindex()):
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                flags = struct.unpack_from("H", fcntl.ioctl(control, _SIOCGIFFLAGS, request), 16)[0]
-                address = socket.inet_ntoa(fcntl.ioctl(control, _SIOCGIFADDR, request)[20:24])
-            except OSError:
-                continue  # The interface has no IPv4 address, or went away since it was listed.
-            if flags & _IFF_UP and not address.startswith("127."):
-                return address
+    import psutil  # a fifth of the start, and not needed where the address is configured
+
+    states, addresses = psutil.net_if_stats(), psutil.net_if_addrs()
+    for _, name in sorted(socket.if_nameindex()):
+        if name not in states or not states[name].isup:
+            continue
+        for address in addresses.get(name, ()):
+            if address.family == socket.AF_INET and not address.address.startswith("127."):
+                return str(address.address)
     return None
 
 
