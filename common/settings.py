@@ -37,7 +37,7 @@ class Setting:
     @property
     def option(self) -> str:
         """The command line's spelling."""
-        prefix = next(prefix for prefix in _PREFIXES if self.variable.startswith(prefix))
+        prefix = next((prefix for prefix in _PREFIXES if self.variable.startswith(prefix)), "")
         return "--" + self.variable.removeprefix(prefix).lower().replace("_", "-")
 
 

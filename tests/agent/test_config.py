@@ -174,7 +174,7 @@ def test_command_line_beats_environment_beats_file_beats_default(tmp_path: Path)
     assert found.settings is not None
     assert (found.settings.pool, found.settings.node_pods, found.settings.reserve_percent) == ("line", 2, 1)
     sources = {value.setting.variable: value.source for value in found.values}
-    assert sources["VK_NODE_POOL"] == "command line, --pool"
+    assert sources["VK_NODE_POOL"] == "command line, --node-pool"
     assert sources["VK_NODE_PODS"] == "environment"
     assert sources["VK_RESERVE_PERCENT"] == f"{file}:3"
     assert sources["COCOON_ROOT_DIR"] == "default"

@@ -17,7 +17,7 @@ TABLE = (
 @pytest.mark.parametrize(
     ("option", "environment", "line", "text", "source"),
     [
-        ("4", "3", "2", "4", "command line, --count"),
+        ("4", "3", "2", "4", "command line, --app-count"),
         (None, "3", "2", "3", "environment"),
         ("", "3", "2", "3", "environment"),
         (None, None, "2", "2", ":1"),
