@@ -43,7 +43,6 @@ _CONTROLLERS = (
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
-    "omitStages": ["RequestReceived"],
     "rules": [
         {"level": "RequestResponse", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
         {"level": "None"},
@@ -216,7 +215,7 @@ class ControlPlane:
             "--profiling=false",
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self.audit_log}",
-            # An answered write is in the log: a test may assert on it without waiting.
+            # A write is in the log, as received, before anybody can see its effect.
             "--audit-log-mode=blocking",
         ]
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import wait_for
+
 # Which part of a Node's life a write belongs to is told by resource and subresource; a lease renewal is no Node write.
 LEASES = "leases"
 
@@ -31,8 +33,9 @@ class Write:
 class AuditLog:
     """The audit log of one control plane, which grows while tests run.
 
-    `mark` remembers the end; `writes` returns what was written after it. The server logs before it answers, so a
-    write whose answer somebody has seen is in the log.
+    `mark` remembers the end; `writes` returns what arrived at the server after it. A request is logged when it arrives,
+    before it has any effect, and again when it is answered: a write whose effect somebody has seen is therefore found,
+    and one that had arrived before the mark is never counted, however late its answer is logged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,15 +54,33 @@ class AuditLog:
         resource: str | None = None,
         name: str | None = None,
     ) -> list[Write]:
-        """Return the writes after the mark `since` in order, narrowed by whichever of the fields are given."""
+        """Return the writes that arrived after the mark `since`, in order, narrowed by whichever fields are given."""
         wanted = {"user": user, "verb": verb, "resource": resource, "name": name}
         return [
             write
-            for write in self._read(since)
+            for write in self._answered(since)
             if all(value is None or getattr(write, key) == value for key, value in wanted.items())
         ]
 
-    def _read(self, since: int) -> Iterator[Write]:
+    def _answered(self, since: int) -> list[Write]:
+        """The writes that have arrived by now, once each of them is answered."""
+        arrived = [event["auditID"] for event in self._events(since) if event["stage"] == "RequestReceived"]
+
+        def answers() -> dict[str, dict[str, Any]] | None:
+            ended = {
+                event["auditID"]: event
+                for event in self._events(since)
+                if event["stage"] in ("ResponseComplete", "Panic")
+            }
+            return ended if ended.keys() >= set(arrived) else None
+
+        if not arrived:
+            return []
+        ended = wait_for(answers, 30, what="every write in the audit log being answered")
+        assert ended is not None
+        return [_write(ended[audit_id]) for audit_id in arrived]
+
+    def _events(self, since: int) -> Iterator[dict[str, Any]]:
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -67,9 +88,7 @@ class AuditLog:
             for line in file:
                 # The server may be in the middle of a line.
                 if line.endswith(b"\n"):
-                    event = json.loads(line)
-                    if event["stage"] == "ResponseComplete":
-                        yield _write(event)
+                    yield json.loads(line)
 
 
 def _write(event: dict[str, Any]) -> Write:
