@@ -58,7 +58,7 @@ async def plan_all(settings: Settings, wait_seconds: float) -> tuple[list[dict[s
 async def list_nodes(settings: Settings) -> list[FleetNode]:
     """Return every Node that is ours, adopted, or carries our role label, by name."""
     async with open_client(settings) as client:
-        leases = {lease.name: live_lease(lease) for lease in await _all_leases(client)}
+        leases = {lease.metadata.name: live_lease(lease) for lease in await _all_leases(client)}
         nodes = [live_node(item) for item in await _all_nodes(client)]
     fleet = [live for live in nodes if live.is_ours or ROLE_LABEL in live.labels or live.owned()]
     return [FleetNode(live, leases.get(live.name)) for live in sorted(fleet, key=lambda live: live.name)]

@@ -26,7 +26,8 @@ async def test_readiness_says_what_is_missing(control_plane: ControlPlane, tmp_p
     listed = tmp_path / "agents"
     async with _controller(str(control_plane.kubeconfig("controller")), ("agents_file", str(listed))) as controller:
         address = await controller.listen()
-        work = [asyncio.create_task(part) for part in (controller.watch(), controller.keep_nodes())]
+        parts = (controller.watch(), controller.deletion.run(), controller.act())
+        work = [asyncio.create_task(part) for part in parts]
         try:
             async with httpx.AsyncClient() as browser:
 
@@ -39,7 +40,7 @@ async def test_readiness_says_what_is_missing(control_plane: ControlPlane, tmp_p
                         f"agents from file {listed}: {listed}: No such file or directory\n"
                     )
 
-                await wait_for_async(only_agents_are_missing, what="the reason why it is not ready")
+                await wait_for_async(only_agents_are_missing, 60, what="the reason why it is not ready")
                 assert (await browser.get(f"http://{address}/healthz")).status_code == 200
 
                 listed.write_text("# none yet\n")
@@ -47,7 +48,7 @@ async def test_readiness_says_what_is_missing(control_plane: ControlPlane, tmp_p
                 async def is_ready() -> bool:
                     return (await ready()).status_code == 200
 
-                await wait_for_async(is_ready, what="readiness once the file is there")
+                await wait_for_async(is_ready, 60, what="readiness once the file is there")
         finally:
             for task in work:
                 task.cancel()
@@ -64,7 +65,8 @@ async def test_api_server_that_does_not_answer_is_a_reason(tmp_path: Path) -> No
         "clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]\n"
     )
     async with _controller(str(kubeconfig), ("agents", "a=127.0.0.1:1")) as controller:
-        work = [asyncio.create_task(part) for part in (controller.watch(), controller.keep_nodes())]
+        parts = (controller.watch(), controller.deletion.run(), controller.act())
+        work = [asyncio.create_task(part) for part in parts]
         try:
             await wait_for_async(
                 lambda: any("no answer from the API server" in reason for reason in controller.unready_reasons()),
