@@ -106,8 +106,11 @@ class LeaseKeeper:
             kept.due = self._clock().monotonic
             self._push(name)
 
-    async def take_over(self) -> None:
-        """Read all Leases and renew those of ours that have not run out. Raises a KubeError when reading fails."""
+    async def take_over(self, *, renew: bool = True) -> None:
+        """Read all Leases and renew those of ours that have not run out. Raises a KubeError when reading fails.
+
+        Without `renew` they are only read, for operators who leave the Nodes' life to somebody else.
+        """
         now = self._clock()
         ours: list[str] = []
         for lease in await self._list():
@@ -116,7 +119,7 @@ class LeaseKeeper:
                 self._foreign[lease.metadata.name] = seen
                 continue
             self._listed[lease.metadata.name] = lease
-            if seen.holder == CONTROLLER and not _has_run_out(seen, now.wall):
+            if renew and seen.holder == CONTROLLER and not _has_run_out(seen, now.wall):
                 ours.append(lease.metadata.name)
         limit = asyncio.Semaphore(_IN_FLIGHT)
         async with asyncio.TaskGroup() as group:

@@ -165,13 +165,19 @@ def _refusal(given: PlanInput, live: LiveNode) -> Plan | None:
             f"If that is right: cocoon-node-controller accept {given.name}",
         )
     fault = report_fault(given.report)
-    return _refuse(given, "InvalidReport", f"The agent's report is not written: {fault}.") if fault else None
+    # The agent lives, so its Node is kept alive with the last good values.
+    kept = _mode(live, given.lease, given.settings)
+    return _refuse(given, "InvalidReport", _fault_note(fault), kept) if fault else None
 
 
-def _refuse(given: PlanInput, reason: str, note: str) -> Plan:
+def _refuse(given: PlanInput, reason: str, note: str, mode: Mode = Mode.NONE) -> Plan:
     spoken_for = given.report is not None and given.reachable
     events = (PlanEvent("Warning", reason, note),) if spoken_for else ()
-    return Plan(given.name, Mode.NONE, refusal=reason, events=events)
+    return Plan(given.name, mode, refusal=reason, events=events)
+
+
+def _fault_note(fault: str) -> str:
+    return f"The agent's report is not written, the last good values stay: {fault}."
 
 
 def _mode(live: LiveNode, lease: LiveLease | None, settings: NodeSettings) -> Mode:
@@ -186,7 +192,7 @@ def _plan_registration(given: PlanInput, report: NodeReport) -> Plan:
     """Create the Node, then everything an existing one would get."""
     fault = report_fault(report)
     if fault:
-        return _refuse(given, "InvalidReport", f"The agent's report is not written: {fault}.")
+        return _refuse(given, "InvalidReport", _fault_note(fault))
     spec: dict[str, Any] = {}
     if report.provider_id:
         spec["providerID"] = report.provider_id

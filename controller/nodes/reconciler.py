@@ -146,7 +146,7 @@ class NodeReconciler(AgentRoster):
     async def _take_over_leases(self) -> None:
         while True:
             try:
-                await self.leases.take_over()
+                await self.leases.take_over(renew=self._settings.lifecycle != "external")
             except KubeError as exc:
                 _LOG.warning("leases cannot be read, trying again: %s", exc, extra={"reason": exc.reason})
                 wished = exc.retry_after_seconds if isinstance(exc, RetryLater) else 0.0

@@ -161,6 +161,8 @@ def silence_reason(entry: RosterEntry) -> str:
     reasons = sorted(claim.loss_reason for claim in entry.claims.values() if claim.loss_reason)
     if reasons:
         return reasons[0]
+    if any(claim.contact_at is not None for claim in entry.claims.values()):
+        return "NoUsableReport"
     return "NeverHeardFrom" if entry.claims else "AgentNotConfigured"
 
 

@@ -162,6 +162,8 @@ async def test_a_take_over_renews_ours_that_have_not_run_out_and_nothing_else(
             names["foreign"]: put_lease(kube, names["foreign"], "vk"),
         }
         keeper = LeaseKeeper(client, Watcher(), read_clocks)
+        await keeper.take_over(renew=False)
+        assert {name: renewed_at(kube, name) for name in before} == before
         await keeper.take_over()
         assert {name for name, at in before.items() if renewed_at(kube, name) != at} == {names["ours"]}
         assert lease(kube, names["ours"])["metadata"]["annotations"] == {"note": "theirs"}

@@ -188,7 +188,7 @@ class TestAmounts:
         if text is not None:
             capacity[name] = text
         plans = cluster.converge(report(revision=2, capacity=capacity))
-        assert plans[0].refusal == "InvalidReport"
+        assert (plans[0].refusal, plans[0].mode) == ("InvalidReport", Mode.OWN), "its lease is still kept"
         assert cluster.writes == 0
         assert plan_for(report(capacity=capacity), None).steps == ()
 

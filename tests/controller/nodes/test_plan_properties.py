@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -176,3 +176,4 @@ def _is_reachable_state(node: ModelNode) -> bool:
 
 
 TestManyWriters = ManyWriters.TestCase
+TestManyWriters.settings = settings(stateful_step_count=25)
