@@ -3,6 +3,7 @@
 import pytest
 
 from controller.nodes.model import ROLE_LABEL, LiveCondition
+from controller.nodes.steps import Step
 from tests.controller.nodes.building import ModelCluster, ModelNode, report, with_class
 
 POOL = "label:cocoonstack.io/pool"
@@ -119,24 +120,42 @@ def test_a_label_that_should_be_absent_and_keeps_coming_back_is_ceded() -> None:
     assert CLASS in node.conditions["FieldConflict"].message
 
 
+def force_pool(node: ModelNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An admission rule that gives every Node the pool it likes; the field stays its manager's."""
+    apply = ModelNode._apply
+
+    def apply_and_force(self: ModelNode, step: Step, sub: str) -> None:
+        apply(self, step, sub)
+        if POOL in self.values:
+            self.values[POOL] = "forced"
+
+    monkeypatch.setattr(ModelNode, "_apply", apply_and_force)
+    node.values[POOL] = "forced"
+    node.version += 1
+
+
 def test_an_admission_rule_that_undoes_our_write_is_met_like_a_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """F12: what was sent and is not there counts as lost, so that no loop of writes begins."""
     cluster, node = registered()
-    apply = node._apply
-
-    def apply_and_undo(step: object, sub: str) -> None:
-        apply(step, sub)  # type: ignore[arg-type] # passed on
-        if node.values.get(POOL) == "fast":
-            node.values[POOL] = "forced"
-
-    monkeypatch.setattr(node, "_apply", apply_and_undo)
-    wanted = report(revision=2, labels={**report().labels, "cocoonstack.io/pool": "fast"})
+    cluster.restart_controller()
+    force_pool(node, monkeypatch)
     for seconds in (0, 1, 700, 1400, 2100, 90_000):
         cluster.seconds = seconds
-        cluster.converge(wanted)
+        cluster.converge(report())
     assert node.values[POOL] == "forced"
     assert POOL in node.conditions["FieldConflict"].message
-    assert cluster.writes <= 5
+    assert cluster.writes <= 4
+
+
+def test_a_field_that_waits_is_not_taken_off_by_other_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, node = registered()
+    force_pool(node, monkeypatch)
+    cluster.converge(report())
+    labels = {**report().labels, "kubernetes.io/arch": "arm64"}
+    cluster.seconds = 5
+    cluster.converge(report(revision=2, labels=labels))
+    assert node.values["label:kubernetes.io/arch"] == "arm64"
+    assert node.values[POOL] == "forced"
 
 
 def test_an_adopted_node_whose_own_writer_publishes_other_amounts_ends_without_a_war() -> None:

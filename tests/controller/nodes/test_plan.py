@@ -344,6 +344,21 @@ class TestSilence:
         cluster.converge(report(), reachable=False)
         assert cluster.writes == 1
         assert cluster.plan(report(), reachable=False, silence_reason="ConnectionRefused").steps == ()
+        cluster.restart_controller()
+        assert cluster.plan(None, reachable=False, silence_reason="NeverHeardFrom").steps == ()
+
+    def test_copied_values_carry_the_version_they_were_read_at(self) -> None:
+        cluster = registered()
+        (step,) = cluster.plan(report(), reachable=False).steps
+        assert step.body["metadata"]["resourceVersion"] == str(node_of(cluster).version)
+        cluster.lease = LiveLease("vk-host-1")
+        (step,) = cluster.plan(report(revision=2, capacity={**report().capacity, "cpu": "16"})).steps
+        assert step.body["metadata"]["resourceVersion"] == str(node_of(cluster).version)
+
+    def test_what_is_ours_to_say_needs_no_version(self) -> None:
+        cluster = registered()
+        (step,) = cluster.plan(report(revision=2, capacity={**report().capacity, "cpu": "16"})).steps
+        assert "resourceVersion" not in step.body["metadata"]
 
     def test_a_stranger_that_was_never_written_is_not_written_for_silence(self) -> None:
         live = LiveNode("host-1", labels={ROLE_LABEL: ""})
