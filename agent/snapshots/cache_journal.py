@@ -100,18 +100,19 @@ class Journal:
         whole = replace(
             change,
             state=state,
-            facts={**facts, **change.facts},
+            facts={**facts, **change.facts} if change.facts else facts,
             gone=tuple(went),
             superseded_uids=(*replaced, *change.superseded_uids),
         )
         await self.in_thread(self.ledger.commit, whole, urgent=urgent)
         self.state = state
         # What was observed during the commit stays for the next one.
-        for key, one in facts.items():
-            if self._facts.get(key, _ABSENT) is one:
-                del self._facts[key]
-        for key in change.facts:
-            self._facts.pop(key, None)
+        # A new dictionary, because one that was emptied keeps the room it had: after a first look, a lot.
+        self._facts = {
+            key: one
+            for key, one in self._facts.items()
+            if key not in change.facts and facts.get(key, _ABSENT) is not one
+        }
         _drop(self._went, went)
         _drop(self._replaced, replaced)
         while len(self.gone) > MAX_GONE_ROWS:

@@ -88,17 +88,25 @@ class Refresher:
 
     async def _apply(self, entries: Mapping[str, StoredSnapshot | None]) -> None:
         moment = self._core.moment()
+        # Most of what a look finds anew is recorded alike, so that one value serves for all of it.
+        shared: dict[SnapshotFacts, SnapshotFacts] = {}
         for number, (name, entry) in enumerate(entries.items(), start=1):
             record = self._core.inventory.get(name)
             if entry is None:
                 if record is not None:
                     self._core.observe_gone(record)
             elif record is None or record.entry != entry:
-                self._take(record, entry, moment)
+                self._take(record, entry, moment, shared)
             if number % _CHUNK == 0:
                 await asyncio.sleep(0)
 
-    def _take(self, old: KnownSnapshot | None, entry: StoredSnapshot, moment: Moment) -> None:
+    def _take(
+        self,
+        old: KnownSnapshot | None,
+        entry: StoredSnapshot,
+        moment: Moment,
+        shared: dict[SnapshotFacts, SnapshotFacts],
+    ) -> None:
         """Show an entry that is new or differs from what was known under its name."""
         core = self._core
         snapshot_id, facts, recorded = self._match(old, entry)
@@ -119,7 +127,8 @@ class Refresher:
             )
             facts = decision.facts
             core.journal.note_superseded(decision.superseded_uids)
-        core.observe(record, core.settled(record, facts, moment))
+        settled = core.settled(record, facts, moment)
+        core.observe(record, shared.setdefault(settled, settled))
 
     def _match(self, old: KnownSnapshot | None, entry: StoredSnapshot) -> tuple[str, SnapshotFacts, SnapshotFacts]:
         """Return id, facts to go on from, and facts as the ledger has them now for an entry."""
