@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 import click
+import yaml
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from rich.table import Table
@@ -80,38 +81,10 @@ def _print_overcommitment(console: Console, report: pb.NodeResourcesReport) -> N
 
 
 def _print_data(data: object, output: str) -> None:
-    text = json.dumps(data, indent=2, sort_keys=True)
     if output == "json":
-        click.echo(text)
-        return
-    click.echo("\n".join(_yaml_lines(json.loads(text), 0)))
-
-
-def _yaml_lines(data: object, indent: int) -> list[str]:
-    """Return YAML of maps, lists and scalars; every scalar is JSON, which YAML reads as it is."""
-    pad = "  " * indent
-    if isinstance(data, dict) and data:
-        lines = []
-        for key, value in data.items():
-            lines += _yaml_entry(f"{pad}{_yaml_key(key)}:", value, indent)
-        return lines
-    if isinstance(data, list) and data:
-        lines = []
-        for value in data:
-            nested = _yaml_lines(value, indent + 1)
-            lines += [f"{pad}- {nested[0].lstrip()}", *nested[1:]]
-        return lines
-    return [pad + json.dumps(data)]
-
-
-def _yaml_entry(key: str, value: object, indent: int) -> list[str]:
-    if isinstance(value, dict | list) and value:
-        return [key, *_yaml_lines(value, indent + 1)]
-    return [f"{key} {json.dumps(value)}"]
-
-
-def _yaml_key(key: str) -> str:
-    return key if key.isidentifier() else json.dumps(key)
+        click.echo(json.dumps(data, indent=2, sort_keys=True))
+    else:
+        click.echo(yaml.safe_dump(data, allow_unicode=True), nl=False)
 
 
 def _table(*columns: str, right: Sequence[int] = ()) -> Table:

@@ -30,6 +30,7 @@ NODE_NAME = "demo"
 _NODE = f"/api/v1/nodes/{NODE_NAME}"
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NODE_NAME}"
 _NODE_READY_SECONDS = 60.0
+_NOT_READY = "node.kubernetes.io/not-ready"
 
 
 class Demo:
@@ -116,8 +117,14 @@ def _wait_until_ready(api: KubeApi, controller: ControllerProcess) -> None:
         if not controller.process.running:
             raise DevenvError(f"the controller ended: {controller.process.log_tail(3)}")
         node = api.find(_NODE)
-        conditions = node["status"].get("conditions", []) if node else []
-        return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+        if node is None:
+            return False
+        ready = any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in node["status"].get("conditions", [])
+        )
+        # The cluster takes this taint off a moment after the condition; until then no pod is scheduled.
+        return ready and not any(taint["key"] == _NOT_READY for taint in node["spec"].get("taints", []))
 
     try:
         wait_until(is_ready, _NODE_READY_SECONDS, f"the Node {NODE_NAME} becoming ready")
