@@ -31,7 +31,10 @@ class Watcher:
     def take(self, limit: int) -> list[tuple[str, int]]:
         """Return at most `limit` names that changed, oldest change first, and forget them."""
         names = [name for name, _ in zip(self._changed, range(limit), strict=False)]
-        return [(name, self._changed.pop(name)) for name in names]
+        taken = [(name, self._changed.pop(name)) for name in names]
+        if not self._changed:
+            self._wake.clear()
+        return taken
 
     async def wait(self, timeout_seconds: float) -> bool:
         """Wait until there is something to look at; False when the time is over first."""

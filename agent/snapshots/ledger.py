@@ -127,10 +127,18 @@ class Ledger:
 
     def _migrate(self, connection: sqlite3.Connection, version: int) -> None:
         for number in range(version, len(self._migrations)):
-            with transaction(connection):
-                for statement in self._migrations[number]:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {number + 1}")
+            try:
+                with transaction(connection):
+                    for statement in self._migrations[number]:
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {number + 1}")
+            except sqlite3.OperationalError as error:
+                self.close()
+                raise LedgerUnavailableError(
+                    f"the ledger {self.path} could not be brought from schema version {number} to {number + 1}"
+                    f" ({error}); it is as it was. {advice(error)}",
+                    metadata={"cause": error_name(error)},
+                ) from error
         if version != len(self._migrations):
             _sync_directory(self._directory)
 

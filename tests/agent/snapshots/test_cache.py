@@ -227,7 +227,7 @@ async def test_only_the_newest_controller_of_the_right_cluster_changes_anything(
             await call
         assert refused.value.metadata == {"highest_epoch": "5"}
     assert await host.retain(WEB, old) is RetainOutcome.RETAINED
-    for call in (
+    for refused_call in (
         host.sync(caller=other),
         host.retain(WEB, other),
         host.purge(WEB, other),
@@ -235,7 +235,7 @@ async def test_only_the_newest_controller_of_the_right_cluster_changes_anything(
         host.collect(caller=other),
     ):
         with pytest.raises(WrongClusterError):
-            await call
+            await refused_call
     await host.restart()
     with pytest.raises(StaleControllerEpochError):
         await host.sync(caller=old, revision=100)
