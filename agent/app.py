@@ -32,6 +32,7 @@ from agent.snapshots.errors import LedgerUnavailableError, StoreUnavailableError
 from agent.snapshots.service import SERVICE_NAME as SNAPSHOT_SERVICE_NAME
 from agent.supervisor import notify_supervisor, write_ready_file
 from cocoonstack.node.v1 import node_resources_pb2 as pb
+from common.addresses import join_address
 from common.http_listener import HttpListener, Page
 from common.logging import fields
 from common.version import VERSION
@@ -159,16 +160,15 @@ class Agent:
             addresses = await self._server.start(self._settings.listen, credentials)
             http_address = ""
             if self._settings.http_listen is not None:
-                where = self._settings.http_listen
-                http_address = await self._http.start(where.host, where.port)
+                http_address = await self._http.start(*self._settings.http_listen)
         except TlsFilesError as error:
             raise StartError(f"COCOON_NODE_TLS_CERT_FILE, _KEY_FILE, _CLIENT_CA_FILE: {error}", status=2) from None
         except ListenError as error:
             raise StartError(f"COCOON_NODE_LISTEN: {error}") from None
         except OSError as error:
+            where = join_address(*self._settings.http_listen) if self._settings.http_listen else ""
             raise StartError(
-                f'COCOON_NODE_HTTP_LISTEN="{self._settings.http_listen}": {os.strerror(error.errno or 0)};'
-                " choose another address, or off"
+                f'COCOON_NODE_HTTP_LISTEN="{where}": {os.strerror(error.errno or 0)}; choose another address, or off'
             ) from None
         _LOG.info("listening", extra=fields(addresses=list(addresses), http=http_address, version=VERSION))
         return addresses, http_address

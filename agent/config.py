@@ -8,7 +8,9 @@ import os
 from dataclasses import dataclass
 
 from agent import config_values as values
-from agent.config_values import ListenAddress, OneOf, WholeNumber
+from agent.config_values import ListenAddress
+from common.addresses import canonical_ip
+from common.setting_values import OneOf, WholeNumber, absolute_path, boolean, http_address
 from common.settings import Setting
 
 _QUANTITY = "must be a Kubernetes quantity above 0 and at most 2^63-1"
@@ -40,7 +42,7 @@ class Settings:
     sysfs: str
     etcfs: str
     listen: tuple[ListenAddress, ...]
-    http_listen: ListenAddress | None
+    http_listen: tuple[str, int] | None
     tls_cert_file: str | None
     tls_key_file: str | None
     tls_client_ca_file: str | None
@@ -95,15 +97,15 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("snapshot_cpu_class", "VK_SNAPSHOT_CPU_CLASS", None, values.label_value,
             "must be a Kubernetes label value: at most 63 letters, digits, '-', '_' and '.', alphanumeric at both ends",
             "Value of the label cocoonstack.io/snapshot-cpu-class; no label when unset."),
-    Setting("node_ip", "VK_NODE_IP", None, values.ip_address, "must be an IPv4 or IPv6 address",
+    Setting("node_ip", "VK_NODE_IP", None, canonical_ip, "must be an IPv4 or IPv6 address",
             "The Node's InternalIP; the first non-loopback IPv4 address by default."),
     Setting("provider_id", "VK_PROVIDER_ID", None, values.printable_word,
             "must be at most 253 printable characters without spaces",
             "Value of spec.providerID."),
     # How the host is read.
-    Setting("root_dir", "COCOON_ROOT_DIR", "/var/lib/cocoon", values.absolute_path, _PATH,
+    Setting("root_dir", "COCOON_ROOT_DIR", "/var/lib/cocoon", absolute_path, _PATH,
             "Directory whose file system is measured."),
-    Setting("memory_excludes_hugepages", "COCOON_NODE_MEMORY_EXCLUDES_HUGEPAGES", "false", values.boolean,
+    Setting("memory_excludes_hugepages", "COCOON_NODE_MEMORY_EXCLUDES_HUGEPAGES", "false", boolean,
             "must be true or false", "Take huge pages off memory before the reserve, as the kubelet does."),
     Setting("storage_refresh_seconds", "COCOON_NODE_STORAGE_REFRESH_SECONDS", "60", _SECONDS,
             "must be a whole number of seconds from 0 to 86400", "How often storage is read again; 0 reads it once."),
@@ -113,49 +115,49 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("start_retry_seconds", "COCOON_NODE_START_RETRY_SECONDS", "60", _SECONDS,
             "must be a whole number of seconds from 0 to 86400",
             "How long a probe that fails at start is tried again before the agent gives up."),
-    Setting("procfs", "COCOON_NODE_PROCFS", "/proc", values.absolute_path, _PATH, "Where the host's /proc is."),
-    Setting("sysfs", "COCOON_NODE_SYSFS", "/sys", values.absolute_path, _PATH, "Where the host's /sys is."),
-    Setting("etcfs", "COCOON_NODE_ETCFS", "/etc", values.absolute_path, _PATH,
+    Setting("procfs", "COCOON_NODE_PROCFS", "/proc", absolute_path, _PATH, "Where the host's /proc is."),
+    Setting("sysfs", "COCOON_NODE_SYSFS", "/sys", absolute_path, _PATH, "Where the host's /sys is."),
+    Setting("etcfs", "COCOON_NODE_ETCFS", "/etc", absolute_path, _PATH,
             "Where the host's /etc is (os-release, machine-id)."),
     # How it answers.
     Setting("listen", "COCOON_NODE_LISTEN", "127.0.0.1:7443", values.listen_addresses,
             "must be a comma-separated list of IP:PORT, [IPV6]:PORT, localhost:PORT or unix:/PATH",
             "Where gRPC is served."),
-    Setting("http_listen", "COCOON_NODE_HTTP_LISTEN", "127.0.0.1:7444", values.http_address,
+    Setting("http_listen", "COCOON_NODE_HTTP_LISTEN", "127.0.0.1:7444", http_address,
             "must be IP:PORT, [IPV6]:PORT, localhost:PORT or off",
             "Where /healthz, /readyz and /metrics are served."),
-    Setting("tls_cert_file", "COCOON_NODE_TLS_CERT_FILE", None, values.absolute_path, _PATH,
+    Setting("tls_cert_file", "COCOON_NODE_TLS_CERT_FILE", None, absolute_path, _PATH,
             "The agent's certificate chain, PEM."),
-    Setting("tls_key_file", "COCOON_NODE_TLS_KEY_FILE", None, values.absolute_path, _PATH,
+    Setting("tls_key_file", "COCOON_NODE_TLS_KEY_FILE", None, absolute_path, _PATH,
             "The certificate's private key, PEM."),
-    Setting("tls_client_ca_file", "COCOON_NODE_TLS_CLIENT_CA_FILE", None, values.absolute_path, _PATH,
+    Setting("tls_client_ca_file", "COCOON_NODE_TLS_CLIENT_CA_FILE", None, absolute_path, _PATH,
             "Authorities that client certificates must come from, PEM."),
     Setting("tls_controller_names", "COCOON_NODE_TLS_CONTROLLER_NAMES", "cocoon-node-controller", values.words,
             "must be a comma-separated list of names",
             "Subject alternative names of clients that may do everything."),
     Setting("tls_viewer_names", "COCOON_NODE_TLS_VIEWER_NAMES", "cocoon-node-viewer", values.words,
             "must be a comma-separated list of names", "Subject alternative names of clients that may read."),
-    Setting("log_format", "COCOON_NODE_LOG_FORMAT", "text", OneOf(("text", "json")), "must be text or json",
+    Setting("log_format", "COCOON_NODE_LOG_FORMAT", "text", OneOf("text", "json"), "must be text or json",
             "Form of log records on standard error."),
-    Setting("log_level", "COCOON_NODE_LOG_LEVEL", "info", OneOf(("debug", "info", "warning", "error")),
+    Setting("log_level", "COCOON_NODE_LOG_LEVEL", "info", OneOf("debug", "info", "warning", "error"),
             "must be debug, info, warning or error", "Least severity that is logged."),
-    Setting("ready_file", "COCOON_NODE_READY_FILE", None, values.absolute_path, _PATH,
+    Setting("ready_file", "COCOON_NODE_READY_FILE", None, absolute_path, _PATH,
             "Written once the agent serves: a JSON object with the bound addresses."),
     # The snapshot cache.
-    Setting("store", "COCOON_NODE_STORE", "directory", OneOf(("directory", "cocoon")), "must be directory or cocoon",
+    Setting("store", "COCOON_NODE_STORE", "directory", OneOf("directory", "cocoon"), "must be directory or cocoon",
             "Who keeps the snapshots: a plain directory, or the cocoon engine."),
-    Setting("snapshot_dir", "COCOON_NODE_SNAPSHOT_DIR", None, values.absolute_path, _PATH,
+    Setting("snapshot_dir", "COCOON_NODE_SNAPSHOT_DIR", None, absolute_path, _PATH,
             "The directory store; <COCOON_ROOT_DIR>/snapshots by default."),
-    Setting("cocoon_bin", "VK_COCOON_BIN", "/usr/local/bin/cocoon", values.absolute_path, _PATH,
+    Setting("cocoon_bin", "VK_COCOON_BIN", "/usr/local/bin/cocoon", absolute_path, _PATH,
             "The engine's program."),
-    Setting("run_dir", "COCOON_NODE_RUN_DIR", "/var/lib/cocoon/run", values.absolute_path, _PATH,
+    Setting("run_dir", "COCOON_NODE_RUN_DIR", "/var/lib/cocoon/run", absolute_path, _PATH,
             "The engine's run directory, where VMs have their disk overlays."),
-    Setting("state_dir", "COCOON_NODE_STATE_DIR", "/var/lib/cocoon-node", values.absolute_path, _PATH,
+    Setting("state_dir", "COCOON_NODE_STATE_DIR", "/var/lib/cocoon-node", absolute_path, _PATH,
             "The agent's own records."),
     Setting("trusted_vm_prefixes", "COCOON_NODE_TRUSTED_VM_PREFIXES", None, values.name_prefixes,
             "must be a comma-separated list of beginnings of VM names (lower case, digits, '-' and '.')",
             "VM names of another form that pods may own and so have purged."),
-    Setting("collection", "COCOON_NODE_COLLECTION", "on", OneOf(("on", "report", "off")), "must be on, report or off",
+    Setting("collection", "COCOON_NODE_COLLECTION", "on", OneOf("on", "report", "off"), "must be on, report or off",
             "Whether snapshots are collected, only reported, or neither."),
     Setting("high_watermark_percent", "COCOON_NODE_HIGH_WATERMARK_PERCENT", "85", WholeNumber(1, 100),
             "must be a whole number from 1 to 100", "Use of the file system above which collection starts."),
@@ -168,9 +170,9 @@ SETTINGS: tuple[Setting, ...] = (
             "Snapshots are collected until the rest occupies at most this."),
     Setting("policy_keep_at_most", "COCOON_NODE_POLICY_KEEP_AT_MOST", None, WholeNumber(0, 1_000_000),
             "must be a whole number from 0 to 1000000", "Snapshots are collected until at most this many are left."),
-    Setting("standalone", "COCOON_NODE_STANDALONE", "false", values.boolean, "must be true or false",
+    Setting("standalone", "COCOON_NODE_STANDALONE", "false", boolean, "must be true or false",
             "Says that no controller will ever tell this agent who owns what."),
-    Setting("retained_is_reclaimable", "COCOON_NODE_RETAINED_IS_RECLAIMABLE", "false", values.boolean,
+    Setting("retained_is_reclaimable", "COCOON_NODE_RETAINED_IS_RECLAIMABLE", "false", boolean,
             "must be true or false", "Count what retained snapshots occupy as available storage."),
 )
 # fmt: on

@@ -1,19 +1,17 @@
-"""What the text of a setting may be: one function for each kind of value.
+"""What the text of one of the agent's own settings may be, in the manner of `common.setting_values`.
 
-Why this exists: every setting comes as text from three places and is refused with the same words. Each function takes
-the text and returns the value, or raises a `ValueError` without a text; the rule in words stands in the table of
-settings and is all there is to say.
+Why this exists: amounts, labels, ages and Unix sockets are settings that only a host has.
 """
 
 import re
-import socket
 from dataclasses import dataclass
 
+from common import setting_values
+from common.addresses import join_address
+from common.kubernetes_names import is_name_part, is_node_name
 from common.quantity import Quantity, QuantityError, parse_quantity
+from common.setting_values import absolute_path
 
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_WHOLE = re.compile(r"[0-9]{1,18}")
 _SPAN = re.compile(r"([0-9]{1,9})([smhdw])")
 _SPAN_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _NAME_PREFIX = re.compile(r"[a-z0-9][-a-z0-9.]*")
@@ -34,41 +32,7 @@ class ListenAddress:
 
     def __str__(self) -> str:
         """Return the spelling the setting takes."""
-        if self.unix_path:
-            return f"unix:{self.unix_path}"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class WholeNumber:
-    """Parser of a whole number in a range."""
-
-    lowest: int
-    highest: int
-
-    def __call__(self, text: str) -> int:
-        """Return the number."""
-        if not _WHOLE.fullmatch(text) or not self.lowest <= int(text) <= self.highest:
-            raise ValueError
-        return int(text)
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """Parser of a fixed set of words."""
-
-    words: tuple[str, ...]
-
-    def __call__(self, text: str) -> str:
-        """Return the word."""
-        if text not in self.words:
-            raise ValueError
-        return text
-
-
-def boolean(text: str) -> bool:
-    """Read `true` or `false`."""
-    return OneOf(("true", "false"))(text) == "true"
+        return f"unix:{self.unix_path}" if self.unix_path else join_address(self.host, self.port)
 
 
 def cpu_millicores(text: str) -> int:
@@ -102,25 +66,16 @@ def pod_count(text: str) -> int:
 
 def node_name(text: str) -> str:
     """Read an RFC 1123 subdomain of at most 63 characters."""
-    if len(text) > 63 or not _SUBDOMAIN.fullmatch(text):
+    if not is_node_name(text):
         raise ValueError
     return text
 
 
 def label_value(text: str) -> str:
     """Read a Kubernetes label value that is not empty."""
-    if not _LABEL_VALUE.fullmatch(text):
+    if not is_name_part(text):
         raise ValueError
     return text
-
-
-def ip_address(text: str) -> str:
-    """Read an IPv4 or IPv6 address; returns its canonical spelling."""
-    family = socket.AF_INET6 if ":" in text else socket.AF_INET
-    try:
-        return socket.inet_ntop(family, socket.inet_pton(family, text))
-    except (OSError, UnicodeEncodeError, ValueError) as error:
-        raise ValueError from error
 
 
 def printable_word(text: str) -> str:
@@ -128,13 +83,6 @@ def printable_word(text: str) -> str:
     if len(text) > 253 or not text.isprintable() or " " in text:
         raise ValueError
     return text
-
-
-def absolute_path(text: str) -> str:
-    """Read an absolute path of at most 4095 printable characters."""
-    if not text.startswith("/") or len(text) > 4095 or not text.isprintable():
-        raise ValueError
-    return text.rstrip("/") or "/"
 
 
 def listen_addresses(text: str) -> tuple[ListenAddress, ...]:
@@ -146,27 +94,7 @@ def listen_address(text: str) -> ListenAddress:
     """Read one `HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`; port 0 takes any free one."""
     if text.startswith("unix:"):
         return ListenAddress(unix_path=absolute_path(text.removeprefix("unix:")))
-    host, colon, port = text.rpartition(":")
-    if not colon:
-        raise ValueError
-    number = WholeNumber(0, 65535)(port)
-    if host.startswith("[") and host.endswith("]"):
-        return ListenAddress(host=ip_address(host[1:-1]), port=number)
-    if host == "localhost":
-        return ListenAddress(host=host, port=number)
-    if ":" in host:
-        raise ValueError
-    return ListenAddress(host=ip_address(host), port=number)
-
-
-def http_address(text: str) -> ListenAddress | None:
-    """Read `off` (None) or one `HOST:PORT`."""
-    if text == "off":
-        return None
-    address = listen_address(text)
-    if address.unix_path:
-        raise ValueError
-    return address
+    return ListenAddress(*setting_values.listen_address(text))
 
 
 def span_seconds(text: str) -> int:

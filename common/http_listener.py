@@ -10,6 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from common.addresses import join_address
+
 _LOG = logging.getLogger(__name__)
 _MAX_HEADER_BYTES = 8192
 _MAX_CONNECTIONS = 32
@@ -48,8 +50,7 @@ class HttpListener:
     async def start(self, host: str, port: int) -> str:
         """Bind and listen; return the bound address as `host:port`. Raises `OSError` when the address is not free."""
         self._server = await asyncio.start_server(self._accepted, host, port, limit=_MAX_HEADER_BYTES)
-        bound = self._server.sockets[0].getsockname()
-        return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
+        return join_address(*self._server.sockets[0].getsockname()[:2])
 
     async def close(self) -> None:
         """Stop listening and end what is still open."""

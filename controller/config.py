@@ -8,24 +8,20 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
+from common.setting_values import OneOf, WholeNumber, absolute_path, boolean, http_address
 from common.settings import EffectiveValue, Setting, SettingsError, gather, parse_all
-from controller.agents.endpoints import (
-    AgentEndpoint,
-    parse_endpoints,
-    plain_text_problem,
-    split_address,
-)
-
-Lifecycle = Literal["auto", "own", "external"]
+from controller.agents.endpoints import AgentEndpoint, parse_endpoints, plain_text_problem, split_address
+from controller.nodes.plan import Lifecycle
 
 _PREFIX = "COCOON_NODE_CONTROLLER_"
 _PATH = "must be an absolute path"
 _NAMESPACED = re.compile(r"([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/([a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?)")
 _TRUSTED_PREFIX = re.compile(r"vk-[-a-z0-9.]{1,200}")
+_LEASE_TIME = WholeNumber(50, 600_000)
 _MILLISECONDS = "must be a whole number of milliseconds from 50 to 600000"
-_PORT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _AGENT_SOURCES = ("agents", "agents_file", "agents_dns", "agents_service")
 _TLS = ("tls_ca_file", "tls_cert_file", "tls_key_file")
 
@@ -66,41 +62,11 @@ class Settings:
     ready_file: str | None
 
 
-def _one_of(*words: str) -> "_OneOf":
-    return _OneOf(words)
-
-
-@dataclass(frozen=True, slots=True)
-class _OneOf:
-    words: tuple[str, ...]
-
-    def __call__(self, text: str) -> str:
-        if text not in self.words:
-            raise ValueError(text)
-        return text
-
-
-def _boolean(text: str) -> bool:
-    return _OneOf(("true", "false"))(text) == "true"
-
-
-def _path(text: str) -> str:
-    if not os.path.isabs(text) or "\0" in text:
-        raise ValueError(text)
-    return text
-
-
 def _file(text: str) -> str:
     """Any path: people name a kubeconfig relative to where they are."""
     if "\0" in text:
         raise ValueError(text)
     return os.path.abspath(text)
-
-
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 3600):
-        raise ValueError(text)
-    return int(text)
 
 
 def _agents(text: str) -> tuple[AgentEndpoint, ...]:
@@ -127,22 +93,10 @@ def _service(text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _port_name(text: str) -> str:
-    if not _PORT_NAME.fullmatch(text):
-        raise ValueError(text)
-    return text
-
-
 def _dns_label(text: str) -> str:
-    if not _PORT_NAME.fullmatch(text):
+    if not _DNS_LABEL.fullmatch(text):
         raise ValueError(text)
     return text
-
-
-def _milliseconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 50 <= int(text) <= 600_000):
-        raise ValueError(text)
-    return int(text)
 
 
 def _prefixes(text: str) -> tuple[str, ...]:
@@ -150,17 +104,6 @@ def _prefixes(text: str) -> tuple[str, ...]:
     if not all(_TRUSTED_PREFIX.fullmatch(prefix) for prefix in prefixes):
         raise ValueError(text)
     return prefixes
-
-
-def _http_address(text: str) -> tuple[str, int] | None:
-    if text == "off":
-        return None
-    host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
-        raise ValueError(text)
-    # Port 0 lets the kernel choose, which split_address refuses on purpose for agents.
-    checked, _ = split_address(f"{host}:1")
-    return checked, int(port)
 
 
 # No setting may be called PORT, SERVICE_HOST or the like: with a Service named after the program, Kubernetes puts such
@@ -172,7 +115,7 @@ SETTINGS: tuple[Setting, ...] = (
             "Kubeconfig of the cluster to write to; none is ever taken silently."),
     Setting("kube_context", _PREFIX + "CONTEXT", None, str, "must be the name of a context",
             "Context of the kubeconfig; its current one by default."),
-    Setting("in_cluster", _PREFIX + "IN_CLUSTER", "false", _boolean, "must be true or false",
+    Setting("in_cluster", _PREFIX + "IN_CLUSTER", "false", boolean, "must be true or false",
             "Use the service account of the pod this runs in."),
     # The agents.
     Setting("agents", _PREFIX + "AGENTS", None, _agents,
@@ -184,46 +127,49 @@ SETTINGS: tuple[Setting, ...] = (
             "DNS name behind which the agents are."),
     Setting("dns_server", _PREFIX + "DNS_SERVER", None, _server, "must be IP or IP:PORT",
             "Name server to ask; the system's by default."),
-    Setting("dns_refresh_seconds", _PREFIX + "DNS_REFRESH_SECONDS", "30", _seconds,
+    Setting("dns_refresh_seconds", _PREFIX + "DNS_REFRESH_SECONDS", "30", WholeNumber(1, 3600),
             "must be a whole number of seconds from 1 to 3600", "How often DNS is asked."),
     Setting("agents_service", _PREFIX + "AGENTS_SERVICE", None, _service, "must be NAMESPACE/NAME",
             "Service whose EndpointSlices list the agents."),
-    Setting("agents_port_name", _PREFIX + "AGENTS_PORT_NAME", None, _port_name, "must be the name of a port",
+    Setting("agents_port_name", _PREFIX + "AGENTS_PORT_NAME", None, _dns_label, "must be the name of a port",
             "Port of that Service; its only or first one by default."),
-    Setting("tls_ca_file", _PREFIX + "TLS_CA_FILE", None, _path, _PATH,
+    Setting("tls_ca_file", _PREFIX + "TLS_CA_FILE", None, absolute_path, _PATH,
             "Authorities that the agents' certificates must come from, PEM."),
-    Setting("tls_cert_file", _PREFIX + "TLS_CERT_FILE", None, _path, _PATH, "Our client certificate chain, PEM."),
-    Setting("tls_key_file", _PREFIX + "TLS_KEY_FILE", None, _path, _PATH, "The certificate's private key, PEM."),
+    Setting("tls_cert_file", _PREFIX + "TLS_CERT_FILE", None, absolute_path, _PATH,
+            "Our client certificate chain, PEM."),
+    Setting("tls_key_file", _PREFIX + "TLS_KEY_FILE", None, absolute_path, _PATH,
+            "The certificate's private key, PEM."),
     # The Nodes.
-    Setting("lifecycle", "COCOON_NODE_LIFECYCLE", "auto", _one_of("auto", "own", "external"),
+    Setting("lifecycle", "COCOON_NODE_LIFECYCLE", "auto", OneOf("auto", "own", "external"),
             "must be auto, own or external",
             "Who renews the Node's Lease and sets Ready: we, somebody else, or found out."),
-    Setting("adopt_nodes", _PREFIX + "ADOPT_NODES", "false", _boolean, "must be true or false",
+    Setting("adopt_nodes", _PREFIX + "ADOPT_NODES", "false", boolean, "must be true or false",
             "Write labels and capacity of Nodes that others registered, even without the cocoon-vm role label."),
-    Setting("registration_taint", _PREFIX + "REGISTRATION_TAINT", "true", _boolean, "must be true or false",
+    Setting("registration_taint", _PREFIX + "REGISTRATION_TAINT", "true", boolean, "must be true or false",
             "Register Nodes with the taint virtual-kubelet.io/provider=cocoon:NoSchedule."),
     # The leader, and what it decides about snapshots.
     Setting("lease_namespace", _PREFIX + "LEASE_NAMESPACE", "cocoon-system", _dns_label, "must be a namespace",
             "Namespace of the Lease on which the leader is elected."),
     Setting("lease_name", _PREFIX + "LEASE_NAME", "cocoon-node-controller", _dns_label, "must be a name",
             "Name of the Lease on which the leader is elected."),
-    Setting("lease_milliseconds", _PREFIX + "LEASE_MILLISECONDS", "10000", _milliseconds, _MILLISECONDS,
+    Setting("lease_milliseconds", _PREFIX + "LEASE_MILLISECONDS", "10000", _LEASE_TIME, _MILLISECONDS,
             "How long a leader that does not renew keeps others waiting."),
-    Setting("renew_milliseconds", _PREFIX + "RENEW_MILLISECONDS", "7000", _milliseconds, _MILLISECONDS,
+    Setting("renew_milliseconds", _PREFIX + "RENEW_MILLISECONDS", "7000", _LEASE_TIME, _MILLISECONDS,
             "After how long without renewal a leader stops acting."),
-    Setting("retry_milliseconds", _PREFIX + "RETRY_MILLISECONDS", "2000", _milliseconds, _MILLISECONDS,
+    Setting("retry_milliseconds", _PREFIX + "RETRY_MILLISECONDS", "2000", _LEASE_TIME, _MILLISECONDS,
             "How often the Lease is renewed or asked for."),
     Setting("trusted_vm_prefixes", "COCOON_NODE_TRUSTED_VM_PREFIXES", "", _prefixes,
             "must be a comma-separated list of prefixes that begin with vk-",
             "VM names that are not their pods' own and yet may be purged; the agents need the same."),
-    Setting("audit_only", _PREFIX + "AUDIT_ONLY", "false", _boolean, "must be true or false",
+    Setting("audit_only", _PREFIX + "AUDIT_ONLY", "false", boolean, "must be true or false",
             "Decide about snapshots and tell, but send nothing to the agents."),
     # How it is watched.
-    Setting("http_listen", _PREFIX + "HTTP_LISTEN", "127.0.0.1:7445", _http_address, "must be HOST:PORT or off",
+    Setting("http_listen", _PREFIX + "HTTP_LISTEN", "127.0.0.1:7445", http_address,
+            "must be IP:PORT, [IPV6]:PORT, localhost:PORT or off",
             "Where /healthz, /readyz and /metrics are served."),
-    Setting("log_format", _PREFIX + "LOG_FORMAT", "text", _one_of("text", "json"), "must be text or json",
+    Setting("log_format", _PREFIX + "LOG_FORMAT", "text", OneOf("text", "json"), "must be text or json",
             "Form of log records on standard error."),
-    Setting("log_level", _PREFIX + "LOG_LEVEL", "info", _one_of("debug", "info", "warning", "error"),
+    Setting("log_level", _PREFIX + "LOG_LEVEL", "info", OneOf("debug", "info", "warning", "error"),
             "must be debug, info, warning or error", "Least severity that is logged."),
     Setting("ready_file", _PREFIX + "READY_FILE", None, _file, "must be the path of a file",
             "Written once everything is ready: a JSON object with the HTTP address."),

@@ -15,8 +15,9 @@ from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cocoonstack.node.v1 import node_resources_pb2 as pb
+from common.kubernetes_names import is_name_part, is_node_name
 from common.quantity import Quantity, QuantityError, parse_quantity
-from controller.agents.endpoints import is_node_name, shown
+from controller.agents.endpoints import shown
 from controller.nodes.report import (
     Adjustment,
     ConditionStatus,
@@ -48,7 +49,6 @@ _LABEL_KEYS: Final = frozenset(
     }
 )
 
-_NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 _CONDITION_REASON = re.compile(r"[A-Za-z](?:[A-Za-z0-9_,:]{0,1022}[A-Za-z0-9_])?")
 
@@ -153,7 +153,7 @@ def _labels(report: pb.NodeResourcesReport) -> tuple[dict[str, str], tuple[str, 
         if not _may_manage(key):
             raise ReportError(f"labels: {shown(key)} is not a key an agent may manage")
     for key, value in labels.items():
-        if value and _NAME_PART.fullmatch(value) is None:
+        if value and not is_name_part(value):
             raise ReportError(f"labels[{key}] {shown(value)} is not a label value")
     if labels.get("kubernetes.io/hostname", report.node_name) != report.node_name:
         raise ReportError(f"labels[kubernetes.io/hostname] {labels['kubernetes.io/hostname']!r} is another node's name")
@@ -168,7 +168,7 @@ def _may_manage(key: str) -> bool:
 def _is_qualified(key: str) -> bool:
     """Whether a key is what Kubernetes calls a qualified name: an optional DNS prefix, `/`, and a name part."""
     prefix, slash, name = key.rpartition("/")
-    return (not slash or _PREFIX.fullmatch(prefix) is not None) and _NAME_PART.fullmatch(name) is not None
+    return (not slash or _PREFIX.fullmatch(prefix) is not None) and is_name_part(name)
 
 
 def _addresses(addresses: Iterable[pb.NodeAddress]) -> tuple[NodeAddress, ...]:

@@ -16,12 +16,12 @@ from typing import Protocol
 import aiodns
 import pycares
 
+from common.addresses import join_address
+from common.kubernetes_names import is_node_name
 from common.logging import fields
 from controller.agents.endpoints import (
     AgentEndpoint,
     EndpointError,
-    is_node_name,
-    join_address,
     parse_endpoints,
     shown,
     split_address,

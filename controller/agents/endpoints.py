@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from common.addresses import join_address
+from common.kubernetes_names import MAX_NODE_NAME, is_node_name
+
 DEFAULT_PORT = 7443
-MAX_NODE_NAME = 63
 _MAX_SHOWN = 100
 
-_LABEL = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[-A-Za-z0-9_.]{0,251}[A-Za-z0-9_.])?")
 
 
@@ -59,11 +59,6 @@ class AgentEndpoint:
         return f"ipv4:{host}:{port}" if version == 4 else f"ipv6:[{host}]:{port}"
 
 
-def is_node_name(text: str) -> bool:
-    """Whether the text is an RFC 1123 subdomain of at most 63 characters: a node name is a label value too."""
-    return len(text) <= MAX_NODE_NAME and _SUBDOMAIN.fullmatch(text) is not None
-
-
 def shown(text: str) -> str:
     """Return the text quoted, cut at 100 characters, fit for a message."""
     return repr(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…")
@@ -89,11 +84,6 @@ def split_address(address: str) -> tuple[str, int]:
     if not _is_host(host):
         raise EndpointError(f"{shown(address)}: the host must be an IP address or a DNS name")
     return host, port
-
-
-def join_address(host: str, port: int) -> str:
-    """Return `host:port`, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_endpoint(text: str, source: str = "") -> AgentEndpoint:

@@ -5,8 +5,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from common.addresses import join_address
+from common.kubernetes_names import is_node_name
 from controller.agents.discovery import Publish
-from controller.agents.endpoints import DEFAULT_PORT, AgentEndpoint, is_node_name, join_address
+from controller.agents.endpoints import DEFAULT_PORT, AgentEndpoint
 from controller.kube.objects import Change, Metadata, WatchTransport
 from controller.kube.reflector import Reflector
 
