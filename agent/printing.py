@@ -21,13 +21,13 @@ from common.logging import printable
 def print_report(report: pb.NodeResourcesReport, output: str) -> None:
     """Print a report as `table`, `json` or `yaml`."""
     if output != "table":
-        _print_data(MessageToDict(report, always_print_fields_with_no_presence=True), output)
+        print_data(MessageToDict(report, always_print_fields_with_no_presence=True), output)
         return
-    console = _console()
+    console = new_console()
     host = report.host
     facts = (host.cpu_model, host.architecture, host.os_image, f"Linux {host.kernel_version}")
     console.print(Text(f"{report.node_name}  {', '.join(printable(fact) for fact in facts if fact)}", style="bold"))
-    amounts = _table("RESOURCE", "CAPACITY", "ALLOCATABLE", "FROM")
+    amounts = new_table("RESOURCE", "CAPACITY", "ALLOCATABLE", "FROM")
     for entry in report.resources:
         amounts.add_row(
             entry.name, report.capacity[entry.name], report.allocatable[entry.name], printable(entry.origin)
@@ -45,13 +45,13 @@ def print_report(report: pb.NodeResourcesReport, output: str) -> None:
 
 def print_explanation(report: pb.NodeResourcesReport, resource: str | None) -> None:
     """Print how the numbers of one resource, or of all, come about."""
-    console = _console()
+    console = new_console()
     for entry in report.resources:
         if resource is not None and entry.name != resource:
             continue
         source = "set by the operator" if entry.source == pb.RESOURCE_SOURCE_OVERRIDDEN else "read from the host"
         console.print(Text(f"{entry.name}  {source}: {printable(entry.origin)}", style="bold"))
-        steps = _table("STEP", "VALUE", _unit(entry.name).upper(), right=(1, 2))
+        steps = new_table("STEP", "VALUE", _unit(entry.name).upper(), right=(1, 2))
         steps.add_row("raw", quantity_text(entry.name, entry.raw_value), str(entry.raw_value))
         for step in entry.adjustments:
             steps.add_row(step.reason, _signed(entry.name, step.value), f"{step.value:+d}")
@@ -65,13 +65,13 @@ def print_explanation(report: pb.NodeResourcesReport, resource: str | None) -> N
 def print_settings(values: Sequence[Mapping[str, str | None]], output: str) -> None:
     """Print effective settings; each has `variable`, `value` (None when unset) and `source`."""
     if output != "table":
-        _print_data(list(values), output)
+        print_data(list(values), output)
         return
-    table = _table("VARIABLE", "VALUE", "SOURCE")
+    table = new_table("VARIABLE", "VALUE", "SOURCE")
     for value in values:
         text = value["value"]
         table.add_row(value["variable"], "-" if text is None else printable(text), printable(value["source"] or ""))
-    _console().print(table)
+    new_console().print(table)
 
 
 def _print_overcommitment(console: Console, report: pb.NodeResourcesReport) -> None:
@@ -80,21 +80,24 @@ def _print_overcommitment(console: Console, report: pb.NodeResourcesReport) -> N
             console.print(Text(printable(condition.message), style="yellow"))
 
 
-def _print_data(data: object, output: str) -> None:
+def print_data(data: object, output: str) -> None:
+    """Print data for programs, as `json` or `yaml`."""
     if output == "json":
         click.echo(json.dumps(data, indent=2, sort_keys=True))
     else:
         click.echo(yaml.safe_dump(data, allow_unicode=True), nl=False)
 
 
-def _table(*columns: str, right: Sequence[int] = ()) -> Table:
+def new_table(*columns: str, right: Sequence[int] = ()) -> Table:
+    """Return a table without lines; columns in `right` are aligned to the right."""
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number in right else "left", overflow="fold")
     return table
 
 
-def _console() -> Console:
+def new_console() -> Console:
+    """Return where tables go."""
     # Piped output has no width of its own, and wrapped columns are useless to whoever reads the pipe.
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:

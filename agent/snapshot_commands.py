@@ -1,0 +1,286 @@
+"""The commands `snapshots …`.
+
+Why this exists: an operator on the host looks at the cache, keeps, purges and collects by hand, with the agent running
+or stopped. What removes shows its plan first and asks.
+
+Exit status: 0 done, 1 could not be done, 2 the settings or the command are wrong.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent.command_options import Command, fail, load_settings, output_option, settings_options, settings_or_exit
+
+if TYPE_CHECKING:
+    from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+
+_PAGE_SIZE = 1000
+
+
+@click.group()
+def snapshots() -> None:
+    """Look at the VM snapshots of this host, keep, purge and collect them."""
+
+
+def _connected(command: Command) -> Command:
+    for option in (
+        click.option("--offline", is_flag=True, help="Work on the store of a stopped agent."),
+        click.option("--address", metavar="HOST:PORT", help="The agent to ask; this host's by default."),
+    ):
+        command = option(command)
+    return settings_options(command)
+
+
+@contextlib.contextmanager
+def _calls(options: dict[str, Any]) -> Iterator[Any]:
+    """Give the calls that the options choose; end with one sentence when one fails."""
+    from agent import snapshot_client
+
+    address, is_offline = options.pop("address"), options.pop("offline")
+    try:
+        if address and not is_offline:
+            with snapshot_client.online(address) as calls:
+                yield calls
+            return
+        settings = settings_or_exit(load_settings(options.pop("config_file"), options))
+        with (
+            snapshot_client.offline(settings)
+            if is_offline
+            else snapshot_client.online(snapshot_client.default_address(settings))
+        ) as calls:
+            yield calls
+    except snapshot_client.ClientError as error:
+        fail(str(error), 1)
+
+
+@snapshots.command("list")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Only these states; may be repeated.")
+@click.option("--vm", "vm_name", default="", metavar="NAME", help="Only snapshots of this VM.")
+@output_option
+@_connected
+def list_(states: tuple[str, ...], vm_name: str, output: str, **options: Any) -> None:  # noqa: ANN401 # click's options
+    """List snapshots by name."""
+    from agent import snapshot_printing
+    from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+
+    try:
+        wanted = [pb.SnapshotState.Value(f"SNAPSHOT_STATE_{state.upper()}") for state in states]
+    except ValueError:
+        fail("--state must be one of PURGING, PENDING, IN_USE, SHARED, INVALID, RETAINED, UNCLAIMED", 2)
+    found: list[pb.Snapshot] = []
+    with _calls(options) as calls:
+        token = ""
+        while True:
+            page = calls.ListSnapshots(
+                pb.ListSnapshotsRequest(page_size=_PAGE_SIZE, page_token=token, states=wanted, vm_name=vm_name)
+            )
+            found.extend(page.snapshots)
+            token = page.next_page_token
+            if not token:
+                break
+    snapshot_printing.print_snapshots(found, output)
+
+
+@snapshots.command()
+@click.argument("name")
+@output_option
+@_connected
+def show(name: str, output: str, **options: Any) -> None:  # noqa: ANN401 # click's options
+    """Show everything about one snapshot."""
+    from agent import snapshot_printing
+    from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+
+    with _calls(options) as calls:
+        snapshot = calls.GetSnapshot(pb.GetSnapshotRequest(name=name)).snapshot
+    snapshot_printing.print_snapshot(snapshot, output)
+
+
+@snapshots.command()
+@click.argument("name")
+@click.option("--expected-id", default="", metavar="ID", help="Id the snapshot must have.")
+@output_option
+@_connected
+def verify(name: str, expected_id: str, output: str, **options: Any) -> None:  # noqa: ANN401 # click's options
+    """Read a snapshot again and compare its id."""
+    from agent import snapshot_printing
+    from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+
+    with _calls(options) as calls:
+        snapshot = calls.VerifySnapshot(pb.VerifySnapshotRequest(name=name, expected_snapshot_id=expected_id)).snapshot
+    snapshot_printing.print_snapshot(snapshot, output)
+
+
+@snapshots.command()
+@output_option
+@_connected
+def usage(output: str, **options: Any) -> None:  # noqa: ANN401 # click's options
+    """Show counts and bytes by state, and the file system's use."""
+    from agent import snapshot_printing
+    from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+
+    with _calls(options) as calls:
+        answer = calls.GetCacheUsage(pb.GetCacheUsageRequest())
+    snapshot_printing.print_usage(answer, output)
+
+
+@snapshots.command()
+@click.argument("vm_name")
+@click.option("--ttl-seconds", type=click.IntRange(min=1), help="How long; until released without it.")
+@click.option("--expected-id", default="", metavar="ID", help="Refuse unless the hibernate image has this id.")
+@output_option
+@_connected
+def retain(vm_name: str, ttl_seconds: int | None, expected_id: str, output: str, **options: Any) -> None:  # noqa: ANN401 # click's options
+    """Keep the snapshots of a VM until they are released."""
+    from agent import snapshot_printing
+    from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+
+    request = pb.RetainSnapshotsRequest(
+        owner=pb.Owner(vm_name=vm_name), reason=pb.RETAIN_REASON_REQUESTED, expected_snapshot_id=expected_id
+    )
+    if ttl_seconds is not None:
+        request.ttl.seconds = ttl_seconds
+    with _calls(options) as calls:
+        answer = calls.RetainSnapshots(request)
+    if answer.outcome != pb.RETAIN_OUTCOME_RETAINED:
+        click.echo(snapshot_printing.short(pb.RetainOutcome.Name(answer.outcome)), err=True)
+    snapshot_printing.print_snapshots(answer.snapshots, output)
+
+
+@snapshots.command()
+@click.argument("vm_name")
+@output_option
+@_connected
+def release(vm_name: str, output: str, **options: Any) -> None:  # noqa: ANN401 # click's options
+    """End every retention of a VM's snapshots; nothing is removed by it."""
+    from agent import snapshot_printing
+    from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+
+    request = pb.ReleaseRetentionRequest(owner=pb.Owner(vm_name=vm_name), reason=pb.RELEASE_REASON_REQUESTED)
+    with _calls(options) as calls:
+        answer = calls.ReleaseRetention(request)
+    snapshot_printing.print_snapshots(answer.snapshots, output)
+
+
+@snapshots.command()
+@click.argument("vm_name")
+@click.option("--force", is_flag=True, help="Also remove what is retained.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@_connected
+def purge(vm_name: str, force: bool, dry_run: bool, yes: bool, output: str, **options: Any) -> None:  # noqa: ANN401 # click's options
+    """Remove the snapshots of a VM, after showing which."""
+    from agent import snapshot_printing
+    from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+
+    def request(*, only_tell: bool) -> pb.PurgeSnapshotsRequest:
+        return pb.PurgeSnapshotsRequest(
+            owner=pb.Owner(vm_name=vm_name), reason=pb.PURGE_REASON_REQUESTED, force=force, dry_run=only_tell
+        )
+
+    with _calls(options) as calls:
+        if dry_run or not yes:
+            plan = calls.PurgeSnapshots(request(only_tell=True)).results
+            if dry_run or all(result.outcome != pb.PURGE_OUTCOME_PURGED for result in plan):
+                snapshot_printing.print_purge(plan, output)
+                return
+            _confirm(lambda: snapshot_printing.print_purge(plan, "table"), "Remove these snapshots?")
+        snapshot_printing.print_purge(calls.PurgeSnapshots(request(only_tell=False)).results, output)
+
+
+@snapshots.command()
+@click.option("--max-age-seconds", type=click.IntRange(min=1), help="Collect what was last used longer ago.")
+@click.option("--max-bytes", type=click.IntRange(min=1), help="Collect until at most this many bytes are left.")
+@click.option("--keep-at-most", type=click.IntRange(min=0), help="Collect until at most this many are left.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@_connected
+def gc(
+    max_age_seconds: int | None,
+    max_bytes: int | None,
+    keep_at_most: int | None,
+    dry_run: bool,
+    yes: bool,
+    output: str,
+    **options: Any,  # noqa: ANN401 # click's options
+) -> None:
+    """Collect under the configured policy, or the one given here, after showing the plan."""
+    from agent import snapshot_printing
+    from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+
+    request = pb.CollectGarbageRequest()
+    if max_age_seconds is not None:
+        request.policy.max_age.seconds = max_age_seconds
+    if max_bytes is not None:
+        request.policy.max_bytes = max_bytes
+    if keep_at_most is not None:
+        request.policy.keep_at_most = keep_at_most
+
+    with _calls(options) as calls:
+        if dry_run or not yes:
+            request.dry_run = True
+            plan = list(calls.CollectGarbage(request))
+            if dry_run or not plan[-1].summary.removed_count:
+                _show_collection(plan, output)
+                return
+            _confirm(lambda: _show_collection(plan, "table"), "Remove these snapshots?")
+            request.dry_run = False
+        if output != "table":
+            snapshot_printing.print_collection(list(calls.CollectGarbage(request)), output)
+            return
+        _follow(calls.CollectGarbage(request), None if yes else len(plan) - 1)
+
+
+@snapshots.command()
+@click.argument("name")
+@_connected
+def why(name: str, **options: Any) -> None:  # noqa: ANN401 # click's options
+    """Tell which rule keeps a snapshot or dooms it."""
+    from agent.snapshot_why import reasons
+    from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+
+    with _calls(options) as calls:
+        snapshot = calls.GetSnapshot(pb.GetSnapshotRequest(name=name)).snapshot
+        collected = list(calls.CollectGarbage(pb.CollectGarbageRequest(dry_run=True)))
+    for line in reasons(snapshot, collected):
+        click.echo(line)
+
+
+def _show_collection(messages: "list[pb.CollectGarbageResponse]", output: str) -> None:
+    from agent import snapshot_printing
+
+    if output != "table":
+        snapshot_printing.print_collection(messages, output)
+        return
+    _follow(iter(messages), None)
+
+
+def _follow(messages: "Iterator[pb.CollectGarbageResponse]", total: int | None) -> None:
+    """Print a collection while it runs: a bar on a terminal when its length is known, plain lines otherwise."""
+    from agent.snapshot_printing import item_line, summary_line
+
+    if total is None or not sys.stderr.isatty():
+        for message in messages:
+            click.echo(item_line(message.item) if message.HasField("item") else summary_line(message.summary))
+        return
+    with click.progressbar(length=total, label="collecting", file=sys.stderr) as bar:
+        for message in messages:
+            if message.HasField("item"):
+                bar.update(1)
+            else:
+                end = summary_line(message.summary)
+    click.echo(end)
+
+
+def _confirm(show_plan: Callable[[], None], question: str) -> None:
+    show_plan()
+    if not sys.stdin.isatty():
+        fail("nothing was removed: there is nobody to ask here; add --yes to remove, --dry-run to look", 2)
+    if not click.confirm(question):
+        click.echo("nothing was removed")
+        sys.exit(0)
