@@ -6,10 +6,8 @@ Why this exists: this is the one place that knows all parts. Each part is given 
 import asyncio
 import contextlib
 import gc
-import json
 import logging
 import os
-import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -30,24 +28,17 @@ from agent.rpc.tls import TlsFiles, TlsFilesError
 from agent.snapshots.assembly import SnapshotParts
 from agent.snapshots.errors import LedgerUnavailableError, StoreUnavailableError
 from agent.snapshots.service import SERVICE_NAME as SNAPSHOT_SERVICE_NAME
-from agent.supervisor import notify_supervisor, write_ready_file
+from agent.supervisor import notify_supervisor
 from cocoonstack.node.v1 import node_resources_pb2 as pb
-from common.addresses import join_address
-from common.http_listener import HttpListener, Page
+from common.http_listener import HttpListener, Page, health_routes
 from common.logging import fields
+from common.program import StartError, start_http, stop_signal, write_ready_file
+from common.tasks import end_tasks, until_first_ends
 from common.version import VERSION
 
 _LOG = logging.getLogger(__name__)
 # Far above the library's defaults: a pass over everything allocated at start is the longest pause there is.
 _GC_THRESHOLDS = (20_000, 20, 50)
-
-
-class StartError(Exception):
-    """The agent cannot start; `str()` says what is wrong and what to do. `status` is the exit status."""
-
-    def __init__(self, message: str, status: int = 1) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def host_problems(settings: Settings) -> list[str]:
@@ -86,18 +77,10 @@ async def serve(settings: Settings) -> None:
     """Run the agent until SIGTERM or SIGINT; raises `StartError`."""
     if problems := host_problems(settings):
         raise StartError("\n".join(problems), status=2)
-    stopped = _stop_signal()
+    stopped = stop_signal()
     agent = Agent(settings)
     async with agent.running():
-        waiting = {asyncio.create_task(stopped.wait()), asyncio.create_task(agent.broken())}
-        try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        await until_first_ends(stopped.wait(), agent.broken())
         notify_supervisor("STOPPING=1")
         _LOG.info("stopping")
 
@@ -125,7 +108,7 @@ class Agent:
         self._metrics.add(self._snapshots.metrics)
         if self._tls is not None:
             self._metrics.add(self._tls)
-        self._http = HttpListener({"/healthz": _healthy, "/readyz": self._ready, "/metrics": self._metrics_page})
+        self._http = HttpListener(health_routes(self._unready_reasons, self._metrics_page))
         self._tasks: list[asyncio.Task[None]] = []
 
     @contextlib.asynccontextmanager
@@ -139,9 +122,7 @@ class Agent:
             ]
             yield
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await end_tasks(self._tasks)
             self._resources.close()
             self._snapshots.end_watches()
             await self._server.stop()
@@ -158,18 +139,11 @@ class Agent:
         try:
             credentials = self._tls.credentials() if self._tls else None
             addresses = await self._server.start(self._settings.listen, credentials)
-            http_address = ""
-            if self._settings.http_listen is not None:
-                http_address = await self._http.start(*self._settings.http_listen)
         except TlsFilesError as error:
             raise StartError(f"COCOON_NODE_TLS_CERT_FILE, _KEY_FILE, _CLIENT_CA_FILE: {error}", status=2) from None
         except ListenError as error:
             raise StartError(f"COCOON_NODE_LISTEN: {error}") from None
-        except OSError as error:
-            where = join_address(*self._settings.http_listen) if self._settings.http_listen else ""
-            raise StartError(
-                f'COCOON_NODE_HTTP_LISTEN="{where}": {os.strerror(error.errno or 0)}; choose another address, or off'
-            ) from None
+        http_address = await start_http(self._http, self._settings.http_listen, "COCOON_NODE_HTTP_LISTEN")
         _LOG.info("listening", extra=fields(addresses=list(addresses), http=http_address, version=VERSION))
         return addresses, http_address
 
@@ -183,43 +157,22 @@ class Agent:
         except ProbesFailedError as error:
             raise StartError(f"the host could not be read: {error}") from None
         await self._server.set_serving()
-        self._tell_ready(json.dumps({"addresses": list(addresses), "http": http_address}))
+        ready = {"addresses": list(addresses), "http": http_address}
+        write_ready_file(self._settings.ready_file, ready, "COCOON_NODE_READY_FILE")
         notify_supervisor("READY=1")
         _LOG.info("serving", extra=fields(node=self._settings.node_name, instance=self._resources.instance_id))
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()
         await self._monitor.run()
 
-    def _tell_ready(self, text: str) -> None:
-        path = self._settings.ready_file
-        try:
-            if path is not None:
-                write_ready_file(path, text)
-        except OSError as error:
-            raise StartError(f'COCOON_NODE_READY_FILE="{path}": {os.strerror(error.errno or 0)}') from None
-
-    async def _ready(self) -> Page:
-        if self._resources.report is None:
-            return Page(503, b"the host has not been read yet\n")
-        return Page(200, b"ok\n")
+    def _unready_reasons(self) -> list[str]:
+        return ["the host has not been read yet"] if self._resources.report is None else []
 
     async def _metrics_page(self) -> Page:
         return Page(200, await self._metrics.text(), self._metrics.content_type)
-
-
-async def _healthy() -> Page:
-    return Page(200, b"ok\n")
 
 
 def _tls_files(settings: Settings) -> TlsFiles | None:
     if settings.tls_cert_file is None or settings.tls_key_file is None or settings.tls_client_ca_file is None:
         return None
     return TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
-
-
-def _stop_signal() -> asyncio.Event:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    return stopped

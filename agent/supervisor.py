@@ -1,4 +1,4 @@
-"""What the agent tells whoever started it: systemd by its socket, scripts and tests by a file.
+"""What the agent tells systemd, if that started it.
 
 Why this exists: "started" and "serves" are two moments, and who waits for the second must not have to guess.
 """
@@ -20,11 +20,3 @@ def notify_supervisor(state: str) -> None:
             sender.send(state.encode())
         except OSError:
             return
-
-
-def write_ready_file(path: str, text: str) -> None:
-    """Write the file in one step, so that a reader sees all of it or none. Raises `OSError`."""
-    draft = f"{path}.{os.getpid()}.new"
-    with open(draft, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
-    os.replace(draft, path)

@@ -7,10 +7,11 @@ carries one request and is closed.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.addresses import join_address
+from common.tasks import end_tasks
 
 _LOG = logging.getLogger(__name__)
 _MAX_HEADER_BYTES = 8192
@@ -39,6 +40,22 @@ class Page:
 Route = Callable[[], Awaitable[Page]]
 
 
+def health_routes(unready_reasons: Callable[[], Sequence[str]], metrics: Route) -> dict[str, Route]:
+    """Return the routes of a program; `unready_reasons` gives one sentence for each thing still missing."""
+
+    async def healthz() -> Page:
+        # Answered by the event loop that everything runs on: no answer is the sign of trouble.
+        return Page(200, b"ok\n")
+
+    async def readyz() -> Page:
+        reasons = unready_reasons()
+        if not reasons:
+            return Page(200, b"ok\n")
+        return Page(503, "".join(f"{reason}\n" for reason in reasons).encode())
+
+    return {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+
+
 class HttpListener:
     """Serves GET and HEAD of fixed paths; `start` binds, `close` ends every connection and waits for it."""
 
@@ -57,9 +74,7 @@ class HttpListener:
         if self._server is None:
             return
         self._server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await end_tasks(self._connections)
         await self._server.wait_closed()
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

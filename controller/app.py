@@ -6,15 +6,13 @@ Why this exists: this is the one place that knows all parts. Each part is given 
 import asyncio
 import contextlib
 import gc
-import json
 import logging
-import os
-import signal
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
 
 from common.http_listener import HttpListener
 from common.logging import fields
+from common.program import StartError, start_http, stop_signal, write_ready_file
+from common.tasks import until_first_ends
 from common.version import VERSION
 from controller.agents.channels import FleetChannels, ListeningRoster
 from controller.agents.credentials import ClientCredentials, TlsFiles, TlsFilesError
@@ -42,25 +40,16 @@ _FREEZE_AFTER_SECONDS = 30.0
 _READY_POLL_SECONDS = 0.1
 
 
-class StartError(Exception):
-    """The controller cannot start; `str()` says what is wrong and what to do. `status` is the exit status."""
-
-    def __init__(self, message: str, status: int = 1) -> None:
-        """Keep the exit status beside the text."""
-        super().__init__(message)
-        self.status = status
-
-
 async def run(settings: Settings) -> None:
     """Run the controller until SIGTERM or SIGINT. Raises `StartError`; any other error is a fault of ours."""
-    stopped = _stop_signal()
+    stopped = stop_signal()
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(open_client(settings))
         controller = Controller(settings, client, await stack.enter_async_context(agent_sources(settings, client)))
         http_address = await controller.listen()
         stack.push_async_callback(controller.http.close)
         _LOG.info("starting", extra=fields(version=VERSION, http=http_address))
-        await _until_first_ends(
+        await until_first_ends(
             stopped.wait(),
             controller.watch(),
             controller.deletion.run(),
@@ -89,16 +78,7 @@ class Controller:
 
     async def listen(self) -> str:
         """Serve health, readiness and metrics; return the bound address, empty when that is off."""
-        where = self._settings.http_listen
-        if where is None:
-            return ""
-        try:
-            return await self.http.start(*where)
-        except OSError as error:
-            raise StartError(
-                f"COCOON_NODE_CONTROLLER_HTTP_LISTEN={where[0]}:{where[1]}: {os.strerror(error.errno or 0)};"
-                " choose another address, or off"
-            ) from None
+        return await start_http(self.http, self._settings.http_listen, "COCOON_NODE_CONTROLLER_HTTP_LISTEN")
 
     def unready_reasons(self) -> list[str]:
         """One sentence for each thing that is still missing; agents that do not answer are no reason."""
@@ -120,15 +100,15 @@ class Controller:
     async def act(self) -> None:
         """Keep Nodes while this process leads; a follower only keeps its copies warm, and an audit only listens."""
         if self._settings.audit_only:
-            await _until_first_ends(self._events.run(), self.fleet.run())
+            await until_first_ends(self._events.run(), self.fleet.run())
         leadership = self.deletion.elector.leadership
         while True:
             await leadership.wait_granted()
-            await _until_first_ends(leadership.wait_revoked(), self.keep_nodes())
+            await until_first_ends(leadership.wait_revoked(), self.keep_nodes())
 
     async def keep_nodes(self) -> None:
         """Renew leases and write Nodes, and listen to the agents."""
-        await _until_first_ends(self.reconciler.run(), self._dial())
+        await until_first_ends(self.reconciler.run(), self._dial())
 
     async def announce(self, http_address: str) -> None:
         """Say once that everything is ready, then keep the garbage collector from what is there to stay."""
@@ -139,9 +119,8 @@ class Controller:
                 _LOG.info("not ready yet", extra=fields(missing="; ".join(reasons)))
                 told = reasons
             await asyncio.sleep(_READY_POLL_SECONDS)
-        if self._settings.ready_file is not None:
-            _write_ready_file(self._settings.ready_file, json.dumps({"http": http_address}))
-        _LOG.info("ready", extra=fields(agents=len(list(self.fleet.connections))))
+        write_ready_file(self._settings.ready_file, {"http": http_address}, "COCOON_NODE_CONTROLLER_READY_FILE")
+        _LOG.info("ready", extra=fields(agents=len(self.fleet.connections)))
         gc.collect()
         gc.freeze()
         # Once more when the streams that could be opened are open; without a pass over all of it, which is a pause.
@@ -227,35 +206,3 @@ def deletion_settings(settings: Settings) -> DeletionSettings:
         trusted_prefixes=settings.trusted_vm_prefixes,
         audit_only=settings.audit_only,
     )
-
-
-async def _until_first_ends(*parts: Coroutine[Any, Any, object]) -> None:
-    """Run all parts until one ends, then end the others; an error of the one that ended is raised."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _write_ready_file(path: str, text: str) -> None:
-    """Write the file in one step, so that a reader sees all of it or none. Raises `StartError`."""
-    draft = f"{path}.{os.getpid()}.new"
-    try:
-        with open(draft, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.replace(draft, path)
-    except OSError as error:
-        raise StartError(f"COCOON_NODE_CONTROLLER_READY_FILE={path}: {os.strerror(error.errno or 0)}") from None
-
-
-def _stop_signal() -> asyncio.Event:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    return stopped

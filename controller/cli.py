@@ -197,12 +197,12 @@ def _do(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Run one command's work; what it cannot do ends the program with a sentence."""
     import asyncio
 
-    from controller import app
+    from common.program import StartError
     from controller.kube.errors import KubeError
 
     try:
         return asyncio.run(work)
-    except app.StartError as error:
+    except StartError as error:
         _fail(str(error), error.status)
     except KubeError as error:
         _fail(str(error), 1)

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from common.program import StartError
 from controller.agents.survey import AgentAnswer
-from controller.app import StartError, ask_agents, node_settings, open_client
+from controller.app import ask_agents, node_settings, open_client
 from controller.config import Settings
 from controller.kube.client import KubeClient
 from controller.kube.errors import NotFound

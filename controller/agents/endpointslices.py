@@ -7,6 +7,7 @@ import msgspec
 
 from common.addresses import join_address
 from common.kubernetes_names import is_node_name
+from common.tasks import until_first_ends
 from controller.agents.discovery import Publish
 from controller.agents.endpoints import DEFAULT_PORT, AgentEndpoint
 from controller.kube.objects import Change, Metadata, WatchTransport
@@ -69,16 +70,7 @@ class EndpointSlices:
 
     async def run(self, publish: Publish) -> None:
         """Publish the endpoints now and whenever they have changed."""
-        follow = asyncio.create_task(self._reflector.run(), name=self.name)
-        settle = asyncio.create_task(self._publish(publish), name=f"{self.name}, publishing")
-        try:
-            done, _ = await asyncio.wait((follow, settle), return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            follow.cancel()
-            settle.cancel()
-            await asyncio.gather(follow, settle, return_exceptions=True)
+        await until_first_ends(self._reflector.run(), self._publish(publish))
 
     async def _publish(self, publish: Publish) -> None:
         await self._reflector.wait_synced()

@@ -7,11 +7,12 @@ that none outlives the process, and one timer has to do for a thousand streams.
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import grpc.aio
 
 from common.logging import fields
+from common.tasks import end_tasks
 from controller.agents.connection import AgentConnection, StreamLimits
 from controller.agents.credentials import ClientCredentials
 from controller.agents.discovery import AgentSource
@@ -52,7 +53,7 @@ class AgentFleet:
         self._failed: asyncio.Future[None] | None = None
 
     @property
-    def connections(self) -> Iterable[AgentConnection]:
+    def connections(self) -> Collection[AgentConnection]:
         """Every connection, in no order; do not keep it across an await."""
         return self._connections.values()
 
@@ -90,7 +91,7 @@ class AgentFleet:
                 self._failed.result()
         finally:
             self._failed.cancel()
-            await _end([*tasks, *self._tasks.values(), *self._ending])
+            await end_tasks([*tasks, *self._tasks.values(), *self._ending])
             self._tasks.clear()
             self._connections.clear()
 
@@ -165,10 +166,3 @@ async def _run_after(delay_seconds: float, connection: AgentConnection) -> None:
     if delay_seconds:
         await asyncio.sleep(delay_seconds)
     await connection.run()
-
-
-async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    to_end = set(tasks)
-    for task in to_end:
-        task.cancel()
-    await asyncio.gather(*to_end, return_exceptions=True)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from common.tasks import end_tasks
 from controller.agents.credentials import ClientCredentials
 from controller.agents.discovery import AgentSource, Publish
 from controller.agents.fleet import AgentFleet
@@ -111,8 +112,7 @@ async def survey_agents(
         ]
         return sorted(answers, key=lambda answer: (answer.node_name, answer.address)), fleet.unready_reasons()
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await end_tasks([running])
 
 
 def _is_complete(fleet: AgentFleet) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, disable_created_metrics, generate_latest
 
-from common.http_listener import Page, Route
+from common.http_listener import Page, Route, health_routes
 
 _CONTENT_TYPE = str(CONTENT_TYPE_LATEST)
 # They double the page and say nothing that a scraper does not see by itself.
@@ -14,17 +14,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # the library does n
 def routes(unready_reasons: Callable[[], Sequence[str]]) -> Mapping[str, Route]:
     """Return the listener's routes; `unready_reasons` gives one sentence for each thing still missing."""
 
-    async def healthz() -> Page:
-        # Answered by the event loop that everything runs on: no answer is the sign of trouble.
-        return Page(200, b"ok\n")
-
-    async def readyz() -> Page:
-        reasons = unready_reasons()
-        if not reasons:
-            return Page(200, b"ok\n")
-        return Page(503, "".join(f"{reason}\n" for reason in reasons).encode())
-
     async def metrics() -> Page:
         return Page(200, generate_latest(REGISTRY), _CONTENT_TYPE)
 
-    return {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+    return health_routes(unready_reasons, metrics)

@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from controller.app import Controller, StartError, agent_sources, open_client
+from common.program import StartError
+from controller.app import Controller, agent_sources, open_client
 from controller.config import load_settings
 from devenv.control_plane import ControlPlane
 from tests.support.waiting import wait_for_async
