@@ -83,10 +83,12 @@ def _judged(
 
 
 def figure(value: float) -> str:
-    """Return a number with three significant digits, without an exponent."""
+    """Return a number that is not negative with about three digits, without an exponent."""
     if value >= 100 or value == int(value):
         return f"{value:.0f}"
-    return f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+    if value >= 1:
+        return f"{value:.2f}"
+    return f"{value:.3f}" if value >= 0.01 else f"{value:.5f}"
 
 
 def take_turns(rounds: int, *runs: Callable[[], T]) -> list[list[T]]:
