@@ -93,21 +93,15 @@ def describe(
     written_at = metadata.st_mtime if metadata is not None else contents.last_touch_at
     links = contents.links
     problems = (*contents.problems, *envelope.problems) if contents.problems or envelope.problems else ()
-    last_use_at = contents.last_touch_at
-    if envelope.last_use_at > last_use_at or envelope.created_at > last_use_at:
-        last_use_at = max(envelope.last_use_at, envelope.created_at)
-    # Equal numbers as one object, which is 3 % of what a snapshot occupies in memory.
-    allocated_bytes, exclusive_bytes = contents.allocated_bytes, contents.exclusive_bytes
-    if exclusive_bytes == allocated_bytes:
-        exclusive_bytes = allocated_bytes
+    last_use_at = max(contents.last_touch_at, envelope.last_use_at, envelope.created_at)
     # By position: with names this one call is seven times as slow, a twentieth of a full scan.
     return StoredSnapshot(
         name,
         envelope.snapshot_id,
         condition,
         target_name,
-        allocated_bytes,
-        exclusive_bytes,
+        contents.allocated_bytes,
+        contents.exclusive_bytes if links else contents.allocated_bytes,  # equal ones as one object, to save memory
         contents.apparent_bytes,
         tuple(links.values()) if links else (),
         envelope.created_at or written_at,
