@@ -6,7 +6,6 @@ on the event loop only and does no I/O.
 """
 
 import bisect
-import heapq
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
@@ -184,9 +183,13 @@ class Inventory:
 
     def page(self, after: str, size: int, states: Collection[SnapshotState] = ()) -> list[KnownSnapshot]:
         """Return at most `size` snapshots with names above `after`, sorted by name, in these states or in any."""
-        chosen = [self._names[state] for state in (states or ALL_STATES)]
-        merged = heapq.merge(*(_above(names, after) for names in chosen))
-        return [self._records[name] for name, _ in zip(merged, range(size), strict=False)]
+        found: list[str] = []
+        for state in states or ALL_STATES:
+            names = self._names[state]
+            start = bisect.bisect_right(names, after) if after else 0
+            found += names[start : start + size]
+        found.sort()
+        return [self._records[name] for name in found[:size]]
 
     def _forget(self, record: KnownSnapshot) -> None:
         self._leave_state(record)
@@ -205,8 +208,3 @@ def _insert(names: list[str], name: str) -> None:
         names.append(name)
     else:
         bisect.insort(names, name)
-
-
-def _above(names: list[str], after: str) -> Iterator[str]:
-    for index in range(bisect.bisect_right(names, after) if after else 0, len(names)):
-        yield names[index]
