@@ -25,6 +25,7 @@ from controller.kube.reflector import Reflector, ReflectorLimits
 log = logging.getLogger(__name__)
 
 API: Final = f"/apis/{SET_GROUP}/v1"
+_FIRST_PROBE_SECONDS = 0.1
 _PROBE_SECONDS = 5.0
 # A group that was served and is not any more may be an API server that has just started.
 _DOUBT_SECONDS = 60.0
@@ -143,13 +144,16 @@ class SetWatch:
         return SetFacts(SetStanding.GONE, confirmed=True)
 
     async def _run_probe(self) -> None:
+        # Short at first: a cluster without CocoonSets must not keep the start waiting for the first look.
+        pause = _FIRST_PROBE_SECONDS
         while True:
             if self.reflector.problem:
                 await self._probe()
             elif self._unserved_since is not None:
                 self._unserved_since = None
                 log.info("CocoonSets are served now")
-            await asyncio.sleep(_PROBE_SECONDS)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _PROBE_SECONDS)
 
     async def _probe(self) -> None:
         """Tell "not served" from every other failure of the list."""

@@ -5,7 +5,7 @@ different promises or by none.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.deletion.model import FoundSnapshot, Owner, RetainReason, RetentionFacts, SeenDeletion
 from controller.deletion.owners import Departure
@@ -27,11 +27,23 @@ def subjects_of(found: Iterable[FoundSnapshot], departures: Mapping[str, Departu
     """Group what an agent named by owner; `now` is Unix seconds. What has no known owner is nobody's to decide."""
     grouped: dict[tuple[str, str, str, str], list[FoundSnapshot]] = {}
     for snapshot in found:
-        owner = snapshot.owner
+        owner = snapshot.owner or _departed_owner(snapshot.vm_name, departures)
         if owner is not None and owner.pod_uid and owner.vm_name == snapshot.vm_name:
             key = (owner.pod_uid, owner.namespace, owner.pod_name, owner.vm_name)
-            grouped.setdefault(key, []).append(snapshot)
+            grouped.setdefault(key, []).append(replace(snapshot, owner=owner))
     return [_subject(snapshots, departures, now) for snapshots in grouped.values()]
+
+
+def _departed_owner(vm_name: str, departures: Mapping[str, Departure]) -> Owner | None:
+    """Whose a snapshot is that appeared only when its pod was gone: the last pod whose own name makes the VM's name.
+
+    When pods of two names make it, nothing tells whose it is.
+    """
+    records = [each.record for each in departures.values() if not each.record.own_vm_name]
+    records = [record for record in records if record.vm_name == vm_name]
+    if not records or len({(record.namespace, record.name) for record in records}) > 1:
+        return None
+    return records[-1].owner()
 
 
 def _subject(snapshots: list[FoundSnapshot], departures: Mapping[str, Departure], now: float) -> Subject:
