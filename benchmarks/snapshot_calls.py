@@ -1,4 +1,4 @@
-"""Requests of the snapshot cache, sent one after the other by the Go client."""
+"""Requests of the snapshot cache: changes sent as the controller sends them, lists by the Go client."""
 
 import base64
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from google.protobuf.message import Message
 
 from benchmarks import go_programs
-from benchmarks.processes import Child, output_of
+from benchmarks.processes import Child, output_of, python
 from benchmarks.snapshot_files import snapshot_name
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 
@@ -60,9 +60,7 @@ def purge_requests(first: int, count: int) -> list[pb.PurgeSnapshotsRequest]:
 
 def call(address: str, method: str, requests: Iterable[Message]) -> tuple[list[float], bytes]:
     """Send the requests and return the latency of each in microseconds, and the last reply."""
-    with Child(
-        [str(go_programs.build("client")), "call", f"-target={address}", f"-method={_SERVICE}/{method}"]
-    ) as client:
+    with Child(python("-m", "benchmarks.cache_client", address, f"{_SERVICE}/{method}")) as client:
         for request in requests:
             client.tell(base64.b64encode(request.SerializeToString()).decode())
         client.end_input()

@@ -2,7 +2,6 @@
 //
 //	client watch -targets FILE    opens WatchNodeResources on every address of FILE, holds the streams until SIGTERM
 //	client load -target ADDR      calls GetNodeResources from several callers for a while and prints rate and latencies
-//	client call -target ADDR      sends the requests of standard input one after the other and prints their latencies
 //	client pages -target ADDR     lists all snapshots page by page and prints how long that took
 //
 // Messages stay bytes: the programs it is compared with, or drives, are what is measured, not protobuf in Go.
@@ -52,7 +51,7 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal(errors.New("name a command: watch, load, call or pages"))
+		fatal(errors.New("name a command: watch, load or pages"))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -62,12 +61,10 @@ func main() {
 		err = watchCommand(ctx, os.Args[2:])
 	case "load":
 		err = loadCommand(ctx, os.Args[2:])
-	case "call":
-		err = callCommand(ctx, os.Args[2:])
 	case "pages":
 		err = pagesCommand(ctx, os.Args[2:])
 	default:
-		err = fmt.Errorf("unknown command %q: watch, load, call or pages", os.Args[1])
+		err = fmt.Errorf("unknown command %q: watch, load or pages", os.Args[1])
 	}
 	if err != nil {
 		fatal(err)

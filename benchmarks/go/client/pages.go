@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -15,40 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
-
-// callCommand sends each request (one in base64 a line), and prints the latencies in microseconds and the last reply.
-func callCommand(ctx context.Context, args []string) error {
-	flags := flag.NewFlagSet("call", flag.ExitOnError)
-	target := flags.String("target", "", "host:port")
-	method := flags.String("method", "", "/package.Service/Method")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	conn, err := connect(ctx, *target)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	took := []float64{}
-	reply := []byte{}
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		request, err := base64.StdEncoding.DecodeString(lines.Text())
-		if err != nil {
-			return err
-		}
-		start := time.Now()
-		if err := conn.Invoke(ctx, *method, &request, &reply); err != nil {
-			return err
-		}
-		took = append(took, micros(time.Since(start)))
-	}
-	if err := lines.Err(); err != nil {
-		return err
-	}
-	return json.NewEncoder(os.Stdout).Encode(map[string]any{"us": took, "last_reply": reply})
-}
 
 // connect dials and waits for the connection, so that the first measured call does not pay for it.
 func connect(ctx context.Context, target string) (*grpc.ClientConn, error) {
