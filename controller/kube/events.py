@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
+from common.logging import fields
 from controller.kube.errors import KubeError, NotFound
 from controller.kube.retry import Retry
 
@@ -134,7 +135,7 @@ class EventRecorder:
             await self._post_or_patch(statement, record, count)
         except KubeError as exc:
             self._count("failed")
-            _LOG.warning("event %s was not sent: %s", statement.reason, exc, extra={"reason": exc.reason})
+            _LOG.warning("event %s was not sent: %s", statement.reason, exc, extra=fields(reason=exc.reason))
             return
         record.sent_count = count
         self._count("sent")

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from common.logging import fields
 from controller.kube.errors import KubeError, RetryLater
 
 _LOG = logging.getLogger(__name__)
@@ -100,11 +101,11 @@ class WorkQueue:
                 await work(name)
             except KubeError as exc:
                 self._put_off(name, exc.retry_after_seconds if isinstance(exc, RetryLater) else 0.0)
-                _LOG.warning("%s failed and is tried again: %s", name, exc, extra={"reason": exc.reason})
+                _LOG.warning("work failed, tried again", extra=fields(name=name, reason=exc.reason, error=str(exc)))
             except Exception:
                 # The last line of defence: a fault in one name's work must not end the work on all others.
                 self._put_off(name, 0.0)
-                _LOG.exception("%s failed unexpectedly and is tried again", name)
+                _LOG.exception("work failed unexpectedly, tried again", extra=fields(name=name))
             else:
                 self._failures.pop(name, None)
             finally:

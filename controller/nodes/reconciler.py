@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from common.logging import fields
 from controller.kube.client import KubeClient
 from controller.kube.errors import KubeError, RetryLater
 from controller.kube.events import EventRecorder, Regarding
@@ -133,7 +134,11 @@ class NodeReconciler(AgentRoster):
         return [self._view(name, entry) for name, entry in sorted(self._entries.items())]
 
     async def run(self) -> None:
-        """Take the leases over, then keep Nodes and leases right until cancelled."""
+        """Take the leases over, then keep Nodes and leases right until cancelled.
+
+        May be called again, by a process that lost the leadership and got it back.
+        """
+        self.listen_anew()
         await self._take_over_leases()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.leases.run())
@@ -148,7 +153,7 @@ class NodeReconciler(AgentRoster):
             try:
                 await self.leases.take_over(renew=self._settings.lifecycle != "external")
             except KubeError as exc:
-                _LOG.warning("leases cannot be read, trying again: %s", exc, extra={"reason": exc.reason})
+                _LOG.warning("leases cannot be read, trying again", extra=fields(reason=exc.reason, error=str(exc)))
                 wished = exc.retry_after_seconds if isinstance(exc, RetryLater) else 0.0
                 await asyncio.sleep(max(wished, _TAKE_OVER_PAUSE_SECONDS))
             else:
@@ -157,8 +162,10 @@ class NodeReconciler(AgentRoster):
     async def _reconcile(self, name: str) -> None:
         live = await self._live(name)
         entry = self.decide(name, live.expected_machine_id if live else "")
-        if not entry.reachable and time.monotonic() - entry.since < CONTACT_SECONDS:
+        patience = entry.since + CONTACT_SECONDS - time.monotonic()
+        if not entry.reachable and patience > 0:
             # Too early to call anybody silent.
+            self.ask(name, patience + 0.1)
             return
         progress = self._progress.get(name)
         if progress is None:

@@ -48,6 +48,17 @@ class AgentRoster(ABC):
     def emit(self, name: str, event: PlanEvent) -> None:
         """Tell people something about the Node."""
 
+    def listen_anew(self) -> None:
+        """Begin to listen, or listen again: whoever has not listened for a while cannot call anybody silent."""
+        now = time.monotonic()
+        for entry in self._entries.values():
+            entry.since, entry.reachable = now, None
+            entry.claims = {
+                agent: claim
+                for agent, claim in entry.claims.items()
+                if claim.contact_at is None or claim.is_in_contact(now)
+            }
+
     def expect_agent(self, agent: str, node_name: str) -> None:
         """See AgentObserver."""
         entry = self.entry(node_name)

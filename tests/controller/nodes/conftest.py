@@ -22,6 +22,7 @@ from devenv.kube_api import ApiError, KubeApi
 
 NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+QUICK_SECONDS = 2.0
 OUR_USER = "system:serviceaccount:cocoon-system:cocoon-node-controller"
 
 
@@ -34,6 +35,16 @@ class RunningNodes:
     nodes: WatchedNodes
     tasks: list[asyncio.Task[None]]
 
+    def lead(self) -> None:
+        """Begin to write."""
+        self.tasks.append(asyncio.create_task(self.reconciler.run()))
+
+    async def lose_leadership(self) -> None:
+        """Stop writing, and go on watching."""
+        leading = self.tasks.pop()
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
     async def stop(self) -> None:
         """Stop as a process does."""
         for task in self.tasks:
@@ -42,13 +53,17 @@ class RunningNodes:
 
 
 @contextlib.asynccontextmanager
-async def running_nodes(plane: ControlPlane, settings: NodeSettings | None = None) -> AsyncIterator[RunningNodes]:
-    """The Nodes part of a controller, as `app.py` puts it together, without agents."""
+async def running_nodes(
+    plane: ControlPlane, settings: NodeSettings | None = None, *, leads: bool = True
+) -> AsyncIterator[RunningNodes]:
+    """The Nodes part of a controller, as `app.py` puts it together, without agents; not leading, it only watches."""
     async with KubeClient(await load_access(kubeconfig=str(plane.kubeconfig("controller")))) as client:
         part = NodeReconciler(client, settings=settings)
         nodes = WatchedNodes(client, part.observe_node)
         part.use_store(nodes)
-        running = RunningNodes(client, part, nodes, [asyncio.create_task(nodes.run()), asyncio.create_task(part.run())])
+        running = RunningNodes(client, part, nodes, [asyncio.create_task(nodes.run())])
+        if leads:
+            running.lead()
         try:
             await nodes.wait_synced()
             yield running
@@ -63,7 +78,7 @@ async def running_nodes(plane: ControlPlane, settings: NodeSettings | None = Non
 def quick_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent counts as silent after two seconds instead of thirty."""
     for module in (claims, roster, reconciler):
-        monkeypatch.setattr(module, "CONTACT_SECONDS", 2.0)
+        monkeypatch.setattr(module, "CONTACT_SECONDS", QUICK_SECONDS)
     monkeypatch.setattr(reconciler, "_SWEEP_SECONDS", 0.2)
 
 

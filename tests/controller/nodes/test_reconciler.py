@@ -1,6 +1,7 @@
 """Reports in, Nodes and Leases out, on the real API server with the rights of the shipped RBAC."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,16 +17,20 @@ from tests.controller.nodes.conftest import (
     LEASES,
     NODES,
     OUR_USER,
+    QUICK_SECONDS,
+    RunningNodes,
     condition,
     events_about,
     find,
     is_ready,
+    remove,
     running_nodes,
 )
 from tests.support.audit import LEASES as LEASE_RESOURCE
 from tests.support.audit import AuditLog, Write
 from tests.support.waiting import wait_for_async
 
+CPU_CLASS = "cocoonstack.io/snapshot-cpu-class"
 AGENT = "192.0.2.10:7443"
 
 
@@ -390,3 +395,50 @@ async def test_the_lifecycle_controller_marks_a_silent_node_and_a_returning_one_
         assert find(kube, node_name)["status"]["capacity"] == dict(report().capacity)
         running.reconciler.observe_report(AGENT, report(node_name))
         await wait_for_async(lambda: is_ready(kube, node_name), 15, what="Ready within 15 s")
+
+
+@pytest.mark.parametrize("led_before", [False, True], ids=["follower", "leader again"])
+async def test_who_takes_over_calls_nobody_silent_before_having_listened(
+    control_plane: ControlPlane,
+    kube: KubeApi,
+    audit: AuditLog,
+    node_name: str,
+    unique_name: Callable[[str], str],
+    quick_silence: None,
+    led_before: bool,
+) -> None:
+    """F11: a follower knows every Node and has heard no agent; that says nothing about the agents."""
+    other = unique_name("other")
+    try:
+        async with running_nodes(control_plane) as first:
+            first.reconciler.observe_report(AGENT, report(node_name))
+            await settled(kube, node_name)
+            if led_before:
+                await first.lose_leadership()
+                await _takes_over(first, kube, audit, node_name, other)
+        if not led_before:
+            async with running_nodes(control_plane, leads=False) as second:
+                await _takes_over(second, kube, audit, node_name, other)
+    finally:
+        remove(kube, other)
+
+
+async def _takes_over(running: RunningNodes, kube: KubeApi, audit: AuditLog, name: str, other: str) -> None:
+    """Let the running part lead after it has followed for longer than agents may be silent."""
+    follows_since = time.monotonic()
+    await wait_for_async(lambda: time.monotonic() - follows_since > 2 * QUICK_SECONDS, what="following for a while")
+    since = audit.mark()
+    running.lead()
+    # The agent answers a little late: others have their turn first, and with them the Node of which nothing is heard.
+    running.reconciler.observe_report("192.0.2.11:7443", report(other))
+    await settled(kube, other)
+    running.reconciler.observe_report(AGENT, with_class(report(name), "zen4"))
+    await wait_for_async(lambda: CPU_CLASS in find(kube, name)["metadata"]["labels"], what="the new class")
+    told = [
+        item["status"]
+        for write in node_writes(audit, since, name)
+        for item in (write.request or {}).get("status", {}).get("conditions", ())
+        if item["type"] == "CocoonAgentReachable"
+    ]
+    assert "False" not in told
+    assert condition(kube, name, "CocoonAgentReachable") == "True"
