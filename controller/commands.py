@@ -20,17 +20,16 @@ from controller.kube.client import KubeClient
 from controller.kube.errors import NotFound
 from controller.nodes.claims import Claim, choose
 from controller.nodes.conflicts import FieldMemory, ceded_fields
-from controller.nodes.live import LeaseList, LeaseObject, NodeList, NodeObject, live_lease, live_node
+from controller.nodes.live import LeaseObject, NodeObject, live_lease, live_node
 from controller.nodes.model import CONTROLLER, ROLE_LABEL, Instant, LiveLease, LiveNode
 from controller.nodes.operations import Done
 from controller.nodes.operator import NodeOperator
 from controller.nodes.plan import PlanInput, plan_node
-from controller.nodes.steps import lease_path
+from controller.nodes.steps import LEASES_PATH, NODES_PATH, lease_path
 
 _ASK_SECONDS = 10.0
 # Leases are renewed every 10 s while an agent was heard from within 30 s.
 _FRESH_LEASE_SECONDS = 15.0
-_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,10 @@ async def plan_all(settings: Settings, wait_seconds: float) -> tuple[list[dict[s
 async def list_nodes(settings: Settings) -> list[FleetNode]:
     """Return every Node that is ours, adopted, or carries our role label, by name."""
     async with open_client(settings) as client:
-        leases = {lease.metadata.name: live_lease(lease) for lease in await _all_leases(client)}
-        nodes = [live_node(item) for item in await _all_nodes(client)]
+        leases = {
+            lease.metadata.name: live_lease(lease) for lease in await client.list_objects(LEASES_PATH, LeaseObject)
+        }
+        nodes = [live_node(item) for item in await client.list_objects(NODES_PATH, NodeObject)]
     fleet = [live for live in nodes if live.is_ours or ROLE_LABEL in live.labels or live.owned()]
     return [FleetNode(live, leases.get(live.name)) for live in sorted(fleet, key=lambda live: live.name)]
 
@@ -151,22 +152,6 @@ async def _lease(client: KubeClient, name: str) -> LiveLease | None:
         return live_lease(msgspec.json.decode(await client.get_bytes(lease_path(name)), type=LeaseObject))
     except NotFound:
         return None
-
-
-async def _all_nodes(client: KubeClient) -> list[NodeObject]:
-    decode = msgspec.json.Decoder(NodeList).decode
-    query = {"limit": "200"}
-    found: list[NodeObject] = []
-    while True:
-        page = decode(await client.get_bytes("/api/v1/nodes", query))
-        found += page.items or ()
-        if not page.metadata.next_token:
-            return found
-        query["continue"] = page.metadata.next_token
-
-
-async def _all_leases(client: KubeClient) -> list[LeaseObject]:
-    return msgspec.json.decode(await client.get_bytes(_LEASES), type=LeaseList).items or []
 
 
 def _told(done: Done, said: str, nothing: str) -> str:

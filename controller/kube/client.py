@@ -6,14 +6,21 @@ and only the ways of reaching the API come from the official client.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
+
+from controller.kube.objects import list_page_type
 from controller.kube.retry import CREATE, REPEATABLE, Retry
 from controller.kube.transport import KubeTransport
 
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML; the API server takes it under this name
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+
+_PAGE_SIZE = 500
+
+T = TypeVar("T")
 
 
 class KubeClient(KubeTransport):
@@ -32,6 +39,18 @@ class KubeClient(KubeTransport):
     ) -> bytes:
         """The object or list at `path`, such as `/api/v1/nodes/a`."""
         return await self.request("GET", path, query=query, timeout_seconds=timeout_seconds, retry=retry)
+
+    async def list_objects(self, path: str, item_type: type[T]) -> list[T]:
+        """All objects of the collection at `path`, read page by page. For a copy that is kept, see `Reflector`."""
+        decode = msgspec.json.Decoder(list_page_type(item_type)).decode
+        found: list[T] = []
+        query = {"limit": str(_PAGE_SIZE)}
+        while True:
+            page = decode(await self.get_bytes(path, query))
+            found += page.items or ()
+            if not page.metadata.next_token:
+                return found
+            query["continue"] = page.metadata.next_token
 
     async def create(
         self, path: str, body: object, *, field_manager: str = "", timeout_seconds: float = 10.0, retry: Retry = CREATE

@@ -17,17 +17,17 @@ from typing import Protocol
 
 import msgspec
 
+from common.logging import fields
 from controller.kube.client import KubeClient
 from controller.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from controller.kube.retry import ONCE
-from controller.nodes.live import LeaseList, LeaseMetadata, LeaseObject, live_lease
+from controller.nodes.live import LeaseMetadata, LeaseObject, live_lease
 from controller.nodes.metrics import LEASE_LATENESS, LEASE_RENEWALS
 from controller.nodes.model import CONTROLLER, LEASE_NAMESPACE, Instant, LiveLease
-from controller.nodes.steps import lease_path
+from controller.nodes.steps import LEASES_PATH, lease_path
 
 RENEW_SECONDS = 10.0
 DURATION_SECONDS = 40
-_COLLECTION = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
 _TIMEOUT_SECONDS = 5.0
 _RETRY_SECONDS = (0.5, 1.5)
 _IN_FLIGHT = 64
@@ -74,7 +74,6 @@ class LeaseKeeper:
         self._heap: list[tuple[float, str]] = []
         self._wakeup = asyncio.Event()
         self._decode = msgspec.json.Decoder(LeaseObject).decode
-        self._decode_list = msgspec.json.Decoder(LeaseList).decode
 
     def lease(self, name: str) -> LiveLease | None:
         """The Lease as last seen; one that somebody else once held counts as theirs until we are restarted."""
@@ -113,7 +112,7 @@ class LeaseKeeper:
         """
         now = self._clock()
         ours: list[str] = []
-        for lease in await self._list():
+        for lease in await self._client.list_objects(LEASES_PATH, LeaseObject):
             seen = live_lease(lease)
             if seen.is_foreign and not self._take_foreign:
                 self._foreign[lease.metadata.name] = seen
@@ -125,7 +124,7 @@ class LeaseKeeper:
         async with asyncio.TaskGroup() as group:
             for name in ours:
                 group.create_task(self._take_over_one(name, limit))
-        _LOG.info("leases taken over", extra={"leases": len(ours)})
+        _LOG.info("leases taken over", extra=fields(count=len(ours)))
 
     async def run(self) -> None:
         """Renew until cancelled."""
@@ -167,7 +166,7 @@ class LeaseKeeper:
             except KubeError as exc:
                 # Its agent's first contact makes the next try.
                 LEASE_RENEWALS.labels(exc.reason).inc()
-                _LOG.warning("lease %s was not taken over: %s", name, exc, extra={"reason": exc.reason})
+                _LOG.warning("lease not taken over", extra=fields(node=name, reason=exc.reason, error=str(exc)))
 
     async def _renew_one(self, name: str, limit: asyncio.Semaphore) -> None:
         try:
@@ -207,16 +206,16 @@ class LeaseKeeper:
         except KubeError as exc:
             LEASE_RENEWALS.labels(exc.reason).inc()
             if not kept.failing:
-                _LOG.warning("lease %s was not renewed: %s", name, exc, extra={"reason": exc.reason})
+                _LOG.warning("lease not renewed", extra=fields(node=name, reason=exc.reason, error=str(exc)))
             kept.failing = True
             return False
         except Exception:
             # One Lease that cannot be handled must not end the loop that keeps all others.
             LEASE_RENEWALS.labels("Unexpected").inc()
-            _LOG.exception("lease %s was not renewed for an unexpected reason", name)
+            _LOG.exception("lease not renewed for an unexpected reason", extra=fields(node=name))
             return False
         if kept.failing:
-            _LOG.info("lease %s is renewed again", name)
+            _LOG.info("lease renewed again", extra=fields(node=name))
         kept.failing = False
         if foreign is not None:
             LEASE_RENEWALS.labels("foreign").inc()
@@ -246,16 +245,6 @@ class LeaseKeeper:
                 return None
         raise Conflict(f"lease {name} keeps changing under us")
 
-    async def _list(self) -> list[LeaseObject]:
-        leases: list[LeaseObject] = []
-        query = {"limit": "500"}
-        while True:
-            page = self._decode_list(await self._client.get_bytes(_COLLECTION, query))
-            leases.extend(page.items or ())
-            if not page.metadata.next_token:
-                return leases
-            query["continue"] = page.metadata.next_token
-
     async def _get(self, name: str) -> LeaseObject | None:
         try:
             return self._decode(
@@ -267,7 +256,7 @@ class LeaseKeeper:
     async def _post(self, name: str, uid: str) -> LeaseObject:
         metadata = LeaseMetadata(name, LEASE_NAMESPACE, owner_references=_owner(name, uid))
         body = msgspec.json.encode(LeaseObject(metadata, self._spec({})))
-        return self._decode(await self._client.create(_COLLECTION, body, timeout_seconds=_TIMEOUT_SECONDS, retry=ONCE))
+        return self._decode(await self._client.create(LEASES_PATH, body, timeout_seconds=_TIMEOUT_SECONDS, retry=ONCE))
 
     async def _put(self, lease: LeaseObject, uid: str | None) -> LeaseObject:
         metadata, name = lease.metadata, lease.metadata.name

@@ -102,17 +102,6 @@ class NodeObject(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-class _ListMeta(msgspec.Struct):
-    next_token: str = msgspec.field(name="continue", default="")
-
-
-class NodeList(msgspec.Struct):
-    """One page of Nodes."""
-
-    items: list[NodeObject] | None = None
-    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
-
-
 class LeaseMetadata(msgspec.Struct, rename="camel", omit_defaults=True):
     """Metadata of a Lease; what others may put there is kept as it came, managed fields are not read at all."""
 
@@ -133,13 +122,6 @@ class LeaseObject(msgspec.Struct, rename="camel"):
     spec: dict[str, object] = msgspec.field(default_factory=dict)
     api_version: str = "coordination.k8s.io/v1"
     kind: str = "Lease"
-
-
-class LeaseList(msgspec.Struct):
-    """One page of Leases."""
-
-    items: list[LeaseObject] | None = None
-    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
 
 
 _decode_node = msgspec.json.Decoder(NodeObject).decode

@@ -3,14 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
 from controller.kube.client import KubeClient
 from controller.kube.errors import Conflict, NotFound
-from controller.nodes.live import NodeList, live_node, parse_node
+from controller.nodes.live import NodeObject, live_node, parse_node
 from controller.nodes.model import LiveNode
 from controller.nodes.operations import Done, ForgetFacts, Operation, accept, forget, prune
-from controller.nodes.steps import Step, lease_path
+from controller.nodes.steps import NODES_PATH, Step, lease_path
 from controller.nodes.writer import NodeWriter, NotConvergedError
 
 _ROUNDS = 12
@@ -69,15 +67,8 @@ class NodeOperator:
 
     async def written_nodes(self) -> list[str]:
         """Names of all Nodes that carry anything of ours, for `prune` of a whole cluster."""
-        decoder = msgspec.json.Decoder(NodeList)
-        names: list[str] = []
-        query = {"limit": "200"}
-        while True:
-            page = decoder.decode(await self._client.get_bytes("/api/v1/nodes", query))
-            names += [live.name for live in map(live_node, page.items or ()) if prune(live.name, live).steps]
-            if not page.metadata.next_token:
-                return sorted(names)
-            query["continue"] = page.metadata.next_token
+        nodes = map(live_node, await self._client.list_objects(NODES_PATH, NodeObject))
+        return sorted(live.name for live in nodes if prune(live.name, live).steps)
 
     async def _repeat(self, name: str, make: Callable[[], Awaitable[Operation]]) -> Done:
         """Make the operation, send its first step, and again, until nothing is left of it."""

@@ -33,7 +33,7 @@ from controller.nodes.model import (
     LiveNode,
 )
 from controller.nodes.report import NodeReport
-from controller.nodes.steps import Step, node_path
+from controller.nodes.steps import NODES_PATH, Step, node_path
 from controller.nodes.wanted import judge_fields, report_fault
 
 Lifecycle = Literal["auto", "own", "external"]
@@ -202,7 +202,7 @@ def _plan_registration(given: PlanInput, report: NodeReport) -> Plan:
     body: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
     if spec:
         body["spec"] = spec
-    create = Step("create", "/api/v1/nodes", body, "there is no such Node", field_manager=REGISTRATION)
+    create = Step("create", NODES_PATH, body, "there is no such Node", field_manager=REGISTRATION)
     fresh = LiveNode(given.name, annotations={REGISTERED_BY: CONTROLLER}, provider_id=report.provider_id)
     following = _plan_assertion(given, report, fresh, _mode(fresh, given.lease, given.settings))
     event = PlanEvent("Normal", "Registered", "Registered this Node for the agent on the host.")

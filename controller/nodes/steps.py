@@ -4,6 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from controller.nodes.model import LEASE_NAMESPACE
+
+NODES_PATH = "/api/v1/nodes"
+LEASES_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
+
 Verb = Literal["create", "apply", "merge-patch", "json-patch", "delete"]
 
 
@@ -37,9 +42,9 @@ class Step:
 
 def node_path(name: str, subresource: str = "") -> str:
     """Path of a Node, or of its subresource."""
-    return f"/api/v1/nodes/{name}" + (f"/{subresource}" if subresource else "")
+    return f"{NODES_PATH}/{name}" + (f"/{subresource}" if subresource else "")
 
 
 def lease_path(name: str) -> str:
     """Path of a Node's Lease."""
-    return f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}"
+    return f"{LEASES_PATH}/{name}"

@@ -7,8 +7,7 @@ from controller.kube.objects import Change, ChangeKind, WatchTransport
 from controller.kube.reflector import Reflector
 from controller.nodes.live import NodeObject, live_node
 from controller.nodes.model import LiveNode
-
-NODES_PATH = "/api/v1/nodes"
+from controller.nodes.steps import NODES_PATH
 
 
 class NodeStore(Protocol):
