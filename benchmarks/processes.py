@@ -102,6 +102,10 @@ class Child:
         self._process.stdin.write(line.encode() + b"\n")
         self._process.stdin.flush()
 
+    def ask_to_end(self) -> None:
+        """Send SIGTERM; what it says last can still be read."""
+        self._process.send_signal(signal.SIGTERM)
+
     def end_input(self) -> None:
         """Close the child's standard input."""
         assert self._process.stdin is not None
