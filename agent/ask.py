@@ -9,6 +9,8 @@ from cocoonstack.node.v1 import node_resources_pb2 as pb
 
 _METHOD = "/cocoonstack.node.v1.NodeResources/GetNodeResources"
 _SECONDS = 5.0
+# An agent is never behind the proxy that the environment may name for other purposes.
+CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 
 class AskError(Exception):
@@ -17,7 +19,7 @@ class AskError(Exception):
 
 def ask_report(address: str) -> pb.NodeResourcesReport:
     """Return the report of the agent at `HOST:PORT` or `unix:PATH`, asked in plain text."""
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         call = channel.unary_unary(
             _METHOD,
             request_serializer=pb.GetNodeResourcesRequest.SerializeToString,

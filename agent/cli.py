@@ -18,11 +18,9 @@ from agent.command_options import fail, load_settings, output_option, settings_o
 from agent.config import Settings
 from agent.config_sources import Loaded
 from agent.snapshot_commands import snapshots
+from common.command_line import unhandled_error
 from common.settings import printable_value
 from common.version import VERSION
-
-if TYPE_CHECKING:
-    from common.settings import EffectiveValue
 
 # The library's C core writes lines of its own to standard error; our log has what they say.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -115,9 +113,9 @@ def config() -> None:
 def config_show(output: str, config_file: str | None, **options: str | None) -> None:
     """Print every effective value with its source; problems follow, with exit status 2."""
     loaded = load_settings(config_file, options)
-    from agent import printing
+    from common.printing import print_settings
 
-    printing.print_settings([_shown_value(value) for value in loaded.values], output)
+    print_settings(loaded.values, output)
     tell_warnings(loaded)
     settings_or_exit(loaded)
 
@@ -141,7 +139,7 @@ def main() -> NoReturn:
     try:
         cli(prog_name="cocoon-node-agent")
     except Exception as error:
-        fail(f"internal error, please report it: {type(error).__name__}: {error}", 1)
+        fail(unhandled_error(error), 1)
     sys.exit(0)
 
 
@@ -150,10 +148,6 @@ def _warn(loaded: Loaded) -> None:
 
     for warning in loaded.warnings:
         logging.getLogger(__name__).warning("unknown setting: %s", warning)
-
-
-def _shown_value(value: "EffectiveValue") -> dict[str, str | None]:
-    return {"variable": value.setting.variable, "value": value.text, "source": value.source}
 
 
 def _probe(settings: Settings) -> "NodeResourcesReport":

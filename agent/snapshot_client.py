@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import grpc
 
+from agent.ask import CHANNEL_OPTIONS
 from agent.config import Settings
 from agent.config_values import ListenAddress
 from cocoonstack.node.v1.snapshot_cache_pb2_grpc import SnapshotCacheStub
@@ -27,7 +28,10 @@ class ClientError(Exception):
 @contextlib.contextmanager
 def online(address: str) -> Iterator[SnapshotCacheStub]:
     """Give the calls of the agent at `HOST:PORT` or `unix:PATH`, in plain text."""
-    with grpc.insecure_channel(address) as channel, _told_in_one_sentence(f"the agent at {address}"):
+    with (
+        grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel,
+        _told_in_one_sentence(f"the agent at {address}"),
+    ):
         yield SnapshotCacheStub(channel)
 
 
@@ -39,7 +43,7 @@ def offline(settings: Settings) -> Iterator[SnapshotCacheStub]:
         served.start()
         try:
             with (
-                grpc.insecure_channel(f"unix:{served.path}") as channel,
+                grpc.insecure_channel(f"unix:{served.path}", options=CHANNEL_OPTIONS) as channel,
                 _told_in_one_sentence("the snapshot store"),
             ):
                 yield SnapshotCacheStub(channel)

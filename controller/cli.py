@@ -13,8 +13,10 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from common.settings import SettingsError
+from common.command_line import unhandled_error
+from common.settings import SettingsError, printable_value
 from common.version import VERSION
+from controller.agents.endpoints import is_node_name
 from controller.config import SETTINGS, Settings, gather_values, load_settings
 
 # The library's C core writes lines of its own to standard error; our log has what they say.
@@ -38,6 +40,16 @@ _WAIT = click.option(
     show_default=True,
     help="How long agents may take to answer.",
 )
+
+
+def _node_names(_context: click.Context, _parameter: click.Parameter, given: str | tuple[str, ...]) -> object:
+    """Refuse what is no node name, before it becomes part of a request's path."""
+    for name in (given,) if isinstance(given, str) else given:
+        if not is_node_name(name):
+            _fail(
+                f"NODE {printable_value(name)}: must be a node name, an RFC 1123 subdomain of at most 63 characters", 2
+            )
+    return given
 
 
 def _settings_options(command: _Command) -> _Command:
@@ -84,10 +96,11 @@ def run(config_file: str | None, **options: str | None) -> None:
 def plan(wait_seconds: float, config_file: str | None, **options: str | None) -> None:
     """Ask every agent once and print, as YAML, exactly what `run` would send; nothing is changed."""
     settings = _settings(config_file, options)
-    from controller import commands, printing
+    from common.printing import print_yaml_documents
+    from controller import commands
 
     documents, problems = _do(commands.plan_all(settings, wait_seconds))
-    printing.print_yaml_documents(documents)
+    print_yaml_documents(documents)
     if problems:
         _fail("\n".join(problems), 1)
 
@@ -104,7 +117,7 @@ def nodes(output: str, config_file: str | None, **options: str | None) -> None:
 
 
 @cli.command()
-@click.argument("node")
+@click.argument("node", callback=_node_names)
 @click.option("--machine-id", metavar="ID", help="Which machine, when several answer as NODE.")
 @_settings_options
 def accept(node: str, machine_id: str | None, config_file: str | None, **options: str | None) -> None:
@@ -116,7 +129,7 @@ def accept(node: str, machine_id: str | None, config_file: str | None, **options
 
 
 @cli.command()
-@click.argument("node")
+@click.argument("node", callback=_node_names)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_settings_options
 def forget(node: str, yes: bool, config_file: str | None, **options: str | None) -> None:
@@ -131,7 +144,7 @@ def forget(node: str, yes: bool, config_file: str | None, **options: str | None)
 
 
 @cli.command()
-@click.argument("node", nargs=-1)
+@click.argument("node", nargs=-1, callback=_node_names)
 @click.option("--all", "every", is_flag=True, help="Every Node that carries anything of ours.")
 @_settings_options
 def prune(node: tuple[str, ...], every: bool, config_file: str | None, **options: str | None) -> None:
@@ -156,10 +169,9 @@ def config() -> None:
 def config_show(output: str, config_file: str | None, **options: str | None) -> None:
     """Print every effective value with its source; problems follow, with exit status 2."""
     values, _ = gather_values(options, os.environ, config_file)
-    from controller import printing
+    from common.printing import print_settings
 
-    shown = [{"variable": v.setting.variable, "value": v.text, "source": v.source} for v in values]
-    printing.print_settings(shown, output)
+    print_settings(values, output)
     _settings(config_file, options)
 
 
@@ -172,8 +184,11 @@ def config_check(config_file: str | None, **options: str | None) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line."""
-    cli(prog_name="cocoon-node-controller")
+    """Run the command line. What nobody foresaw ends as one sentence too."""
+    try:
+        cli(prog_name="cocoon-node-controller")
+    except Exception as error:
+        _fail(unhandled_error(error), 1)
     sys.exit(0)
 
 

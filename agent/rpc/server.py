@@ -91,7 +91,8 @@ class RpcServer:
             try:
                 self._sockets.append(UnixSocketPath.prepare(address.unix_path))
             except OSError as error:
-                raise ListenError(f"{address}: {error}") from None
+                why = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
+                raise ListenError(f"{address}: {why}") from None
         try:
             if credentials is None or address.unix_path:
                 port = self._server.add_insecure_port(str(address))

@@ -9,19 +9,26 @@ import socket
 import stat
 from dataclasses import dataclass
 
+# The kernel's `sun_path` has 108 bytes, the last of them for the NUL.
+_LONGEST_PATH_BYTES = 107
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class UnixSocketPath:
     """The path of a socket in a private directory."""
 
     path: str
+    _bound: tuple[int, int] | None = None
 
     @classmethod
     def prepare(cls, path: str) -> "UnixSocketPath":
         """Make the directory if it is missing and check it; a socket left by a dead process is removed.
 
-        Raises `OSError` with a sentence when others could get in, somebody listens there, or it is no socket.
+        Raises `OSError`, with a sentence when others could get in, somebody listens there, it is no socket, or the path
+        is longer than the kernel takes.
         """
+        if len(os.fsencode(path)) > _LONGEST_PATH_BYTES:
+            raise OSError(f"the path of a Unix socket must be at most {_LONGEST_PATH_BYTES} bytes")
         directory = os.path.dirname(path)
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, 0o700)
@@ -34,11 +41,18 @@ class UnixSocketPath:
     def close_to_others(self) -> None:
         """Take everybody else's rights off the socket itself, in case its directory is opened later."""
         os.chmod(self.path, 0o600)
+        self._bound = _identity(self.path)
 
     def remove(self) -> None:
-        """Remove the socket."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+        """Remove the socket, unless another process has put its own in its place."""
+        with contextlib.suppress(OSError):
+            if self._bound is None or _identity(self.path) == self._bound:
+                os.unlink(self.path)
+
+
+def _identity(path: str) -> tuple[int, int]:
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino
 
 
 def _remove_leftover(path: str) -> None:

@@ -274,3 +274,13 @@ async def test_address_in_use_is_a_sentence(control_plane: ControlPlane) -> None
         await server.wait_closed()
     assert ended.status == 1
     assert "COCOON_NODE_CONTROLLER_HTTP_LISTEN" in ended.err
+
+
+@pytest.mark.parametrize("words", [("accept",), ("forget", "--yes"), ("prune",)], ids=lambda words: words[0])
+@pytest.mark.parametrize("name", ["", " ", "a/b", "../pods", "x?dryRun=All", "a b", "A", "a" * 64, "a\nb"])
+async def test_what_is_no_node_name_never_becomes_a_request(words: tuple[str, ...], name: str) -> None:
+    """An empty name would make the path of the whole collection."""
+    done = await command(*words, name, "--kubeconfig", "/nonexistent", "--agents", "a=127.0.0.1:1")
+    assert done.status == 2
+    assert done.err.startswith("error: NODE ")
+    assert done.err.endswith("must be a node name, an RFC 1123 subdomain of at most 63 characters\n")

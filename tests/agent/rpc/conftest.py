@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool
 
 from agent.config_values import ListenAddress
 from agent.rpc.authorization import Authorization
@@ -17,6 +18,17 @@ from agent.rpc.metrics import CallMetrics
 from agent.rpc.server import RpcServer
 
 Handlers = Mapping[str, Any]
+
+
+def _describe_services() -> None:
+    """Reflection describes every service that is served, and so has to find those of tests too."""
+    file = descriptor_pb2.FileDescriptorProto(name="test/echo.proto", package="test")
+    for name in ("Echo", "Watch"):
+        file.service.add(name=name)
+    descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
+
+
+_describe_services()
 
 
 class RunningServer:

@@ -121,6 +121,39 @@ async def test_a_socket_left_by_a_dead_process_is_replaced(serving: Serving, sho
     assert await running.channel.unary_unary("/test.Echo/Say")(b"x") == b"x"
 
 
+def test_a_socket_that_another_process_has_put_in_its_place_stays(short_directory: Path) -> None:
+    """An agent that starts while the one before lets its last calls end."""
+    path = short_directory / f"next-{os.getpid()}" / "agent.sock"
+    ours = UnixSocketPath.prepare(str(path))
+    with socket.socket(socket.AF_UNIX) as leaving, socket.socket(socket.AF_UNIX) as following:
+        leaving.bind(str(path))
+        ours.close_to_others()
+        path.unlink()
+        following.bind(str(path))
+        ours.remove()
+        assert path.exists()
+    UnixSocketPath(str(path)).remove()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("{0}/" + "x" * 120 + "/s", "the path of a Unix socket must be at most 107 bytes"),
+        ("{0}/missing/own/s", "{0}/missing/own: No such file or directory"),
+        ("{0}/file/s", "{0}/file must be a directory of this user with mode 0700"),
+    ],
+)
+async def test_why_a_socket_cannot_be_made(short_directory: Path, path: str, rule: str) -> None:
+    (short_directory / "file").touch()
+    place = path.format(short_directory)
+    server = new_server()
+    with pytest.raises(ListenError) as refused:
+        await server.start((ListenAddress(unix_path=place),), None)
+    await server.stop()
+    assert str(refused.value) == f"unix:{place}: {rule.format(short_directory)}"
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o750, 0o701])
 def test_a_directory_others_can_enter_is_refused(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
