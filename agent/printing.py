@@ -1,21 +1,16 @@
-"""What the commands print: tables for people, JSON and YAML with the API's names for programs.
+"""What the commands print about the host: tables for people, JSON and YAML with the API's names for programs.
 
 Why this exists: the tables may change with every version, the JSON may not; only this module knows either.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-
-import click
-import yaml
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from agent.resources.capacity import HUGEPAGES_PREFIX, quantity_text
 from cocoonstack.node.v1 import node_resources_pb2 as pb
 from common.logging import printable
+from common.printing import new_console, new_table, print_data
 
 
 def print_report(report: pb.NodeResourcesReport, output: str) -> None:
@@ -62,47 +57,10 @@ def print_explanation(report: pb.NodeResourcesReport, resource: str | None) -> N
             _print_overcommitment(console, report)
 
 
-def print_settings(values: Sequence[Mapping[str, str | None]], output: str) -> None:
-    """Print effective settings; each has `variable`, `value` (None when unset) and `source`."""
-    if output != "table":
-        print_data(list(values), output)
-        return
-    table = new_table("VARIABLE", "VALUE", "SOURCE")
-    for value in values:
-        text = value["value"]
-        table.add_row(value["variable"], "-" if text is None else printable(text), printable(value["source"] or ""))
-    new_console().print(table)
-
-
 def _print_overcommitment(console: Console, report: pb.NodeResourcesReport) -> None:
     for condition in report.conditions:
         if condition.type == "CocoonMemoryOvercommitted" and condition.status == pb.CONDITION_STATUS_TRUE:
             console.print(Text(printable(condition.message), style="yellow"))
-
-
-def print_data(data: object, output: str) -> None:
-    """Print data for programs, as `json` or `yaml`."""
-    if output == "json":
-        click.echo(json.dumps(data, indent=2, sort_keys=True))
-    else:
-        click.echo(yaml.safe_dump(data, allow_unicode=True), nl=False)
-
-
-def new_table(*columns: str, right: Sequence[int] = ()) -> Table:
-    """Return a table without lines; columns in `right` are aligned to the right."""
-    table = Table(box=None, pad_edge=False, show_edge=False, header_style="")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number in right else "left", overflow="fold")
-    return table
-
-
-def new_console() -> Console:
-    """Return where tables go."""
-    # Piped output has no width of its own, and wrapped columns are useless to whoever reads the pipe.
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = 200
-    return console
 
 
 def _unit(resource: str) -> str:

@@ -12,9 +12,9 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from rich.text import Text
 
-from agent.printing import new_console, new_table, print_data
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 from common.logging import printable
+from common.printing import new_console, new_table, print_data
 
 
 def print_snapshots(snapshots: Sequence[pb.Snapshot], output: str) -> None:

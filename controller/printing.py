@@ -1,59 +1,32 @@
-"""What the commands print: tables for people, JSON and YAML for programs.
+"""What the commands print about Nodes: tables for people, JSON and YAML for programs.
 
 Why this exists: the tables may change with every version, the JSON may not; only this module knows either.
 """
 
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
-import yaml
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from common.logging import printable
+from common.printing import new_console, new_table, print_data
 from controller.commands import FleetNode
 from controller.nodes.model import CONTROLLER
-
-# Other readers of YAML take 1e3, 0x10 or `on` for what they are not; only plain words go without quotes.
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*[A-Za-z0-9]")
-_WORDS_WITH_A_MEANING = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-_PIPE_WIDTH = 200
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes every text that some reader could take for a number, a time or a truth value."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    plain = _PLAIN.fullmatch(text) is not None and text.lower() not in _WORDS_WITH_A_MEANING
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
-def print_yaml_documents(documents: Sequence[Mapping[str, Any]]) -> None:
-    """Print one YAML document each."""
-    for document in documents:
-        click.echo("---")
-        click.echo(_yaml(document), nl=False)
 
 
 def print_nodes(fleet: Sequence[FleetNode], output: str) -> None:
     """Print the fleet as `table`, `json` or `yaml`."""
     if output != "table":
-        _print_data([_node_object(node) for node in fleet], output)
+        print_data([_node_object(node) for node in fleet], output)
         return
     if not fleet:
         click.echo("no Node of ours in this cluster")
         return
     now = datetime.now(UTC)
-    table = _table("NODE", "READY", "AGENT", "LEASE", "POOL", "CPU", "MEMORY", "STORAGE", "HUGEPAGES", "PODS", "NOTICE")
+    table = new_table(
+        "NODE", "READY", "AGENT", "LEASE", "POOL", "CPU", "MEMORY", "STORAGE", "HUGEPAGES", "PODS", "NOTICE"
+    )
     for node in fleet:
         live = node.live
         table.add_row(
@@ -74,21 +47,7 @@ def print_nodes(fleet: Sequence[FleetNode], output: str) -> None:
                 )
             )
         )
-    _console().print(table)
-
-
-def print_settings(values: Sequence[Mapping[str, str | None]], output: str) -> None:
-    """Print effective settings with their sources."""
-    if output != "table":
-        _print_data(list(values), output)
-        return
-    table = _table("VARIABLE", "VALUE", "SOURCE")
-    for value in values:
-        shown = value["value"]
-        table.add_row(
-            *(printable(cell) for cell in (value["variable"], "-" if shown is None else shown, value["source"]))
-        )
-    _console().print(table)
+    new_console().print(table)
 
 
 def _node_object(node: FleetNode) -> dict[str, Any]:
@@ -141,28 +100,3 @@ def _notices(node: FleetNode) -> list[str]:
     """Every condition that is true and should not be."""
     good = {"Ready", "CocoonAgentReachable"}
     return sorted(c.type for c in node.live.conditions if c.status == "True" and c.type not in good)
-
-
-def _print_data(data: object, output: str) -> None:
-    click.echo(json.dumps(data, indent=2) if output == "json" else _yaml(data), nl=output == "json")
-
-
-def _yaml(data: object) -> str:
-    return str(
-        yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=1000, allow_unicode=True)
-    )
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, show_edge=False, header_style="")
-    for column in columns:
-        table.add_column(Text(column), overflow="fold")
-    return table
-
-
-def _console() -> Console:
-    # Piped output has no width of its own, and wrapped columns are useless to whoever reads the pipe.
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    return console
