@@ -1,6 +1,6 @@
 """What both command lines say of an error that no command handled.
 
-Why this exists: people get a sentence, never a traceback, and a full disk behind a redirected answer is their own affair
+Why this exists: people get a sentence, never a traceback, and a full disk behind a redirected answer is theirs to mend
 while anything else is a fault of ours.
 """
 

@@ -14,9 +14,9 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from common.command_line import unhandled_error
+from common.kubernetes_names import is_node_name
 from common.settings import SettingsError, printable_value
 from common.version import VERSION
-from controller.agents.endpoints import is_node_name
 from controller.config import SETTINGS, Settings, gather_values, load_settings
 
 # The library's C core writes lines of its own to standard error; our log has what they say.
