@@ -18,8 +18,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # it ships without types
 
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+from controller.agents.cache_messages import found_snapshot, located_snapshot, owner_message
 from controller.deletion.model import (
     FoundSnapshot,
+    LocatedSnapshot,
     Owner,
     PurgeOutcome,
     PurgeReason,
@@ -118,13 +120,19 @@ class CacheClient:
         now = Timestamp()
         now.FromNanoseconds(time.time_ns())
         request = pb.SyncOwnersRequest(
-            owners=[_owner(owner) for owner in owners],
+            owners=[owner_message(owner) for owner in owners],
             sync_revision=revision,
             controller_time=now,
             cluster_id=self.cluster_id,
         )
         answer = await self._call(node, "SyncOwners", request, pb.SyncOwnersResponse, self._seconds.sync)
-        return tuple(_found(each) for each in answer.unclaimed_snapshots)
+        return tuple(found_snapshot(each) for each in answer.unclaimed_snapshots)
+
+    async def list_vm(self, node: str, vm_name: str) -> tuple[LocatedSnapshot, ...]:
+        """Return a VM's snapshots on one node, by reading only."""
+        request = pb.ListSnapshotsRequest(page_size=1000, vm_name=vm_name)
+        answer = await self._send(node, "ListSnapshots", request, pb.ListSnapshotsResponse, self._seconds.change)
+        return tuple(located_snapshot(each) for each in answer.snapshots)
 
     async def list_unclaimed(self, node: str) -> tuple[FoundSnapshot, ...]:
         """Return what the reply to a sync would name, by reading only; nobody need lead for that."""
@@ -133,7 +141,7 @@ class CacheClient:
         request = pb.ListSnapshotsRequest(page_size=1000, states=states)
         while True:
             answer = await self._send(node, "ListSnapshots", request, pb.ListSnapshotsResponse, self._seconds.change)
-            found += [_found(each) for each in answer.snapshots if each.vm_name]
+            found += [found_snapshot(each) for each in answer.snapshots if each.vm_name]
             if not answer.next_page_token:
                 return tuple(found)
             request.page_token = answer.next_page_token
@@ -143,7 +151,7 @@ class CacheClient:
     ) -> tuple[RetainOutcome, int]:
         """Keep an owner's snapshots; return what was done and how many are kept."""
         request = pb.RetainSnapshotsRequest(
-            owner=_owner(owner),
+            owner=owner_message(owner),
             reason=reason.value,  # type: ignore[arg-type] # same values
             cluster_id=self.cluster_id,
         )
@@ -158,7 +166,7 @@ class CacheClient:
     async def release(self, node: str, owner: Owner, reason: ReleaseReason) -> int:
         """End an owner's retentions; return how many ended."""
         request = pb.ReleaseRetentionRequest(
-            owner=_owner(owner),
+            owner=owner_message(owner),
             reason=reason.value,  # type: ignore[arg-type] # same values
             cluster_id=self.cluster_id,
         )
@@ -168,7 +176,7 @@ class CacheClient:
     async def purge(self, node: str, owner: Owner, reason: PurgeReason, revision: int) -> tuple[PurgeResult, ...]:
         """Remove an owner's snapshots as far as the agent's rules allow; `revision` is that of our sync."""
         request = pb.PurgeSnapshotsRequest(
-            owner=_owner(owner),
+            owner=owner_message(owner),
             reason=reason.value,  # type: ignore[arg-type] # same values
             sync_revision=revision,
             cluster_id=self.cluster_id,
@@ -236,57 +244,6 @@ def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | No
             if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == _DOMAIN:  # type: ignore[attr-defined] # an Any
                 return info
     return None
-
-
-def _owner(owner: Owner) -> pb.Owner:
-    return pb.Owner(
-        pod_uid=owner.pod_uid,
-        namespace=owner.namespace,
-        pod_name=owner.pod_name,
-        vm_name=owner.vm_name,
-        managed=owner.managed,
-        set_name=owner.set_name,
-        set_uid=owner.set_uid,
-        vm_id=owner.vm_id,
-        ephemeral_storage_request_bytes=owner.ephemeral_storage_request_bytes,
-        keep_on_delete=owner.keep_on_delete,
-    )
-
-
-def _owner_from(owner: pb.Owner) -> Owner:
-    return Owner(
-        pod_uid=owner.pod_uid,
-        namespace=owner.namespace,
-        pod_name=owner.pod_name,
-        vm_name=owner.vm_name,
-        managed=owner.managed,
-        set_name=owner.set_name,
-        set_uid=owner.set_uid,
-        vm_id=owner.vm_id,
-        ephemeral_storage_request_bytes=owner.ephemeral_storage_request_bytes,
-        keep_on_delete=owner.keep_on_delete,
-    )
-
-
-def _found(snapshot: pb.Snapshot) -> FoundSnapshot:
-    owner = _owner_from(snapshot.owner) if snapshot.HasField("owner") else None
-    retained, expires_at = None, None
-    if snapshot.HasField("retention"):
-        kept = snapshot.retention
-        # A reason we do not know is somebody's wish all the same; treating it as a person's keeps it.
-        known = kept.reason in {each.value for each in RetainReason}
-        retained = RetainReason(kept.reason) if known else RetainReason.REQUESTED
-        expires_at = kept.expire_time.ToNanoseconds() / 1e9 if kept.HasField("expire_time") else None
-        owner = _owner_from(kept.owner) if kept.HasField("owner") else owner
-    return FoundSnapshot(
-        name=snapshot.name,
-        vm_name=snapshot.vm_name,
-        owner=owner,
-        retained=retained,
-        expires_at=expires_at,
-        allocated_bytes=snapshot.allocated_bytes,
-        invalid=snapshot.state == pb.SNAPSHOT_STATE_INVALID,
-    )
 
 
 def _result(node: str, result: pb.PurgeResult) -> PurgeResult:

@@ -100,12 +100,12 @@ class DeletionParts:
         self.sets = SetWatch(client, self._set_changed, limits=chosen.limits)
         self.brake = Brake(chosen.brake_limit, chosen.brake_window_seconds)
         actions = Actions(self.calls, self.pods.read, events, audit_only=chosen.audit_only)
-        settler = Settler(
+        self.settler = Settler(
             self.pods, self.sets, actions, self.brake, time.monotonic, trusted_prefixes=chosen.trusted_prefixes
         )
         self.reconciler = DeletionReconciler(
             pods=self.pods,
-            settler=settler,
+            settler=self.settler,
             channels=channels,
             calls=self.calls,
             leadership=self.elector.leadership,

@@ -229,6 +229,16 @@ class FoundSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class LocatedSnapshot:
+    """A snapshot with its state in the API's words, such as RETAINED, for people who look for it."""
+
+    found: FoundSnapshot
+    snapshot_id: str
+    state: str
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PurgeResult:
     """What a purge did with one snapshot. `deferred_reason` is stable, `message` is for a person."""
 

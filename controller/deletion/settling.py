@@ -110,13 +110,15 @@ class Settler:
         """Decide from our copies alone; that never ends in a removal."""
         return decide(self._question(node, subject))
 
-    async def settle(self, node: str, subject: Subject, revision: int) -> Settlement:
-        """Decide and act. Raises KubeError, AgentCallError and NotLeadingError; then nothing is known to be done."""
+    async def consider(self, node: str, subject: Subject) -> Decision:
+        """Decide with the reads a decision wants, and do nothing. Raises KubeError."""
         question = self._question(node, subject)
         decision = decide(question)
-        if decision.action is Action.CONFIRM:
-            question = await self._confirmed(question)
-            decision = decide(question)
+        return decide(await self._confirmed(question)) if decision.action is Action.CONFIRM else decision
+
+    async def settle(self, node: str, subject: Subject, revision: int) -> Settlement:
+        """Decide and act. Raises KubeError, AgentCallError and NotLeadingError; then nothing is known to be done."""
+        decision = await self.consider(node, subject)
         if decision.action in (Action.WAIT, Action.CONFIRM):
             pause = _LOOK_AGAIN_SECONDS if decision.row == 1 else _HELD_SECONDS
             return Settlement(Outcome.LATER, decision, pause)

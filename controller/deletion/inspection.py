@@ -1,0 +1,146 @@
+"""What people ask about snapshots: where a VM's are, why a pod's were kept or purged, what would be decided now.
+
+Why this exists: the answers come from the live state by the same code that decides, never from a memory of the
+controller. Nothing here sends a changing call; the one word a person can say to a running controller, that braked
+purges may go, is an annotation of the leader's Lease.
+"""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from controller.agents.cache_client import AgentCallError
+from controller.agents.channels import FleetChannels, ListeningRoster
+from controller.agents.credentials import ClientCredentials
+from controller.agents.discovery import AgentSource
+from controller.agents.fleet import AgentFleet
+from controller.deletion.assembly import RELEASE_ANNOTATION, DeletionParts, DeletionSettings
+from controller.deletion.model import Action, Decision, LocatedSnapshot
+from controller.deletion.subjects import Subject, subjects_of
+from controller.kube.client import KubeClient
+from controller.kube.errors import KubeError
+
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What would be decided about one owner's snapshots on a node if a controller looked now."""
+
+    node: str
+    subject: Subject
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """An Event about a pod: when it was last seen, its reason, and what it says."""
+
+    at: str
+    reason: str
+    note: str
+
+
+class Inspection:
+    """One look at the cluster and its agents. Made by `looking`."""
+
+    def __init__(self, client: KubeClient, parts: DeletionParts, channels: FleetChannels) -> None:
+        """Everything in it is running."""
+        self._client = client
+        self._parts = parts
+        self._channels = channels
+
+    async def pending(self, wall: float) -> tuple[list[Pending], list[str]]:
+        """Return what would be done now, by node, and what could not be asked; `wall` is Unix seconds."""
+        found: list[Pending] = []
+        problems: list[str] = []
+        for node in sorted(self._channels.nodes()):
+            try:
+                snapshots = await self._parts.calls.list_unclaimed(node)
+                for subject in subjects_of(snapshots, {}, wall):
+                    decision = await self._parts.settler.consider(node, subject)
+                    if decision.action is not Action.NOTHING:
+                        found.append(Pending(node, subject, decision))
+            except (AgentCallError, KubeError) as error:
+                problems.append(f"{node}: {error}")
+        return found, problems
+
+    async def locate(self, vm_name: str) -> tuple[list[tuple[str, LocatedSnapshot]], list[str]]:
+        """Return every snapshot of a VM with its node, and what could not be asked."""
+        found: list[tuple[str, LocatedSnapshot]] = []
+        problems: list[str] = []
+        for node in sorted(self._channels.nodes()):
+            try:
+                found += [(node, each) for each in await self._parts.calls.list_vm(node, vm_name)]
+            except AgentCallError as error:
+                problems.append(f"{node}: {error}")
+        return found, problems
+
+    async def decision_of(self, node: str, located: Sequence[LocatedSnapshot], wall: float) -> Decision | None:
+        """Return what would be decided about snapshots of one VM on a node; None while a pod claims them."""
+        free = [each.found for each in located if each.state in ("RETAINED", "UNCLAIMED", "INVALID")]
+        for subject in subjects_of(free, {}, wall):
+            return await self._parts.settler.consider(node, subject)
+        return None
+
+    async def events(self, namespace: str, pod_name: str) -> list[PodEvent]:
+        """Return the Events about a pod of this name, oldest first. Raises KubeError."""
+        path = f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"
+        body = await self._client.get_bytes(path, {"fieldSelector": f"regarding.kind=Pod,regarding.name={pod_name}"})
+        found = [_event(each) for each in msgspec.json.decode(body).get("items") or ()]
+        return sorted((each for each in found if each is not None), key=lambda event: event.at)
+
+
+@contextlib.asynccontextmanager
+async def looking(
+    client: KubeClient,
+    sources: Sequence[AgentSource],
+    credentials: ClientCredentials | None,
+    settings: DeletionSettings,
+    wait_seconds: float,
+) -> AsyncIterator[Inspection]:
+    """Connect to everything and wait until all have answered, at the latest for `wait_seconds`."""
+    roster = ListeningRoster()
+    fleet = AgentFleet(sources, roster, credentials)
+    channels = FleetChannels(fleet, roster)
+    parts = DeletionParts(client, channels, settings=replace(settings, audit_only=True))
+    tasks = [asyncio.create_task(each) for each in (fleet.run(), parts.pods.run(), parts.sets.run())]
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_seconds):
+                while not _is_complete(fleet, parts) and not any(task.done() for task in tasks):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL_SECONDS)
+        for task in tasks:
+            if task.done():
+                task.result()
+        yield Inspection(client, parts, channels)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def release_braked(client: KubeClient, settings: DeletionSettings) -> None:
+    """Tell the leader that the purges its brake holds may go. Raises KubeError."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{settings.lease_namespace}/leases/{settings.lease_name}"
+    await client.merge_patch(path, {"metadata": {"annotations": {RELEASE_ANNOTATION: uuid.uuid4().hex}}})
+
+
+def _is_complete(fleet: AgentFleet, parts: DeletionParts) -> bool:
+    answered = all(source.answered or source.problem for source in fleet.sources)
+    reported = all(each.reports or each.reason != "NotYetConnected" for each in fleet.connections)
+    return answered and reported and not parts.unready_reasons()
+
+
+def _event(item: dict[str, Any]) -> PodEvent | None:
+    if item.get("reportingController") != "cocoon-node-controller":
+        return None
+    series = item.get("series") or {}
+    at = series.get("lastObservedTime") or item.get("eventTime") or ""
+    return PodEvent(str(at), str(item.get("reason", "")), str(item.get("note", "")))
