@@ -82,16 +82,18 @@ class CallGuard(grpc.aio.ServerInterceptor):
         async def guarded(request: object, context: Context) -> object:
             started = time.perf_counter()
             code = "OK"
-            room.active += 1
             try:
-                room.check()
-                check(context, kind)
-                return await behavior(request, context)
+                room.enter()
+                try:
+                    check(context, kind)
+                    return await behavior(request, context)
+                finally:
+                    # Before the caller is told: telling a crowd that it is one must not keep others out.
+                    room.active -= 1
             except BaseException as error:
                 code = code_of(error)
                 await _reported(error, context)
             finally:
-                room.active -= 1
                 calls.finished(code, time.perf_counter() - started)
 
         return guarded
@@ -126,9 +128,8 @@ class CallGuard(grpc.aio.ServerInterceptor):
                 self._node_watchers.discard(caller)
             return
         room = self._rooms[kind]
-        room.active += 1
+        room.enter()
         try:
-            room.check()
             yield
         finally:
             room.active -= 1

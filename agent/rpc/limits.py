@@ -53,7 +53,8 @@ class Room:
         self.limit = LIMITS[kind]
         self.active = 0
 
-    def check(self) -> None:
-        """Raise the error for a caller when the calls that run, this one counted, are too many."""
-        if self.active > self.limit:
+    def enter(self) -> None:
+        """Count one more call that runs; raises the error for its caller, uncounted, when there is no room."""
+        if self.active >= self.limit:
             raise too_many_requests(self.kind.value, self.limit)
+        self.active += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -12,8 +13,11 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # ships without types
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships without types
 
+from agent.rpc.authorization import Authorization
 from agent.rpc.errors import DETAILS_KEY, ApiError, invalid_field
+from agent.rpc.guard import CallGuard
 from agent.rpc.limits import LIMITS, Kind, kind_of
+from agent.rpc.metrics import CallMetrics
 from cocoonstack.node.v1 import node_resources_pb2, snapshot_cache_pb2
 from tests.support.waiting import wait_for_async
 
@@ -109,6 +113,52 @@ async def test_calls_beyond_the_limit_are_refused_and_others_go_on(serving: Serv
     await asyncio.gather(*calls)
     assert await call(b"") == b""
     assert running.active()[kind.value] == 0
+
+
+class SlowToTell:
+    """The context of a caller that takes its refusal only when the gate opens."""
+
+    def __init__(self, gate: asyncio.Event) -> None:
+        self._gate = gate
+
+    async def abort(self, *_: object) -> None:
+        await self._gate.wait()
+        raise grpc.aio.AbortError
+
+
+class NobodyMay(Authorization):
+    """Refuses every caller."""
+
+    def check(self, context: object, kind: Kind) -> None:
+        raise ApiError(grpc.StatusCode.PERMISSION_DENIED, "NOT_AUTHORIZED", f"nobody may make {kind.value}")
+
+
+EVERYBODY = Authorization((), (), mutual_tls=False)
+NOBODY = NobodyMay((), (), mutual_tls=False)
+
+
+@pytest.mark.parametrize(
+    ("authorization", "running"), [(EVERYBODY, LIMITS[Kind.CHANGE]), (NOBODY, 0)], ids=["too many", "not authorized"]
+)
+async def test_who_is_refused_takes_no_room(authorization: Authorization, running: int) -> None:
+    """F21: a crowd of refused callers, however slowly they are told, keeps nobody else out."""
+    waiting, told, metrics = Waiting(), asyncio.Event(), CallMetrics()
+    unguarded = waiting.services()[SNAPSHOTS]["PurgeSnapshots"]
+
+    async def found(_: object) -> object:
+        return unguarded
+
+    guard: Any = CallGuard(authorization, metrics)
+    handler = await guard.intercept_service(found, SimpleNamespace(method=f"/{SNAPSHOTS}/PurgeSnapshots"))
+    calls = [asyncio.create_task(handler.unary_unary(b"", SlowToTell(told))) for _ in range(3 * LIMITS[Kind.CHANGE])]
+    await asyncio.sleep(0)
+    assert metrics.active()["changes"] == running
+    told.set()
+    waiting.gate.set()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert outcomes[:running] == [b""] * running
+    assert all(isinstance(outcome, grpc.aio.AbortError) for outcome in outcomes[running:])
+    assert metrics.active()["changes"] == 0
 
 
 async def test_watches_beyond_the_limit_are_refused_but_a_callers_first_of_the_node(serving: Serving) -> None:
