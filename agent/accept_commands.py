@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import click
 
-from agent.command_options import fail, load_settings, settings_options, settings_or_exit
+from agent.command_options import load_settings, settings_options, settings_or_exit
 from agent.config import Settings
+from common.command_line import fail
 
 
 @click.group()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from agent.accept_commands import accept
-from agent.command_options import fail, load_settings, output_option, settings_options, settings_or_exit, tell_warnings
+from agent.command_options import load_settings, settings_options, settings_or_exit, tell_warnings
 from agent.config import Settings
 from agent.config_sources import Loaded
 from agent.snapshot_commands import snapshots
-from common.command_line import unhandled_error
+from common.command_line import fail, output_option, unhandled_error
 from common.settings import printable_value
 from common.version import VERSION
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.command_options import Command, fail, load_settings, output_option, settings_options, settings_or_exit
+from agent.command_options import load_settings, settings_options, settings_or_exit
+from common.command_line import Command, fail, output_option
 
 if TYPE_CHECKING:
     from cocoonstack.node.v1 import snapshot_cache_pb2 as pb

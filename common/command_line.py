@@ -1,13 +1,60 @@
-"""What both command lines say of an error that no command handled.
+"""What both command lines share: options for settings and output, and ending with one sentence.
 
-Why this exists: people get a sentence, never a traceback, and a full disk behind a redirected answer is theirs to mend
-while anything else is a fault of ours.
+Why this exists: every command takes the same settings in the same ways. People get a sentence, never a traceback, and a
+full disk behind a redirected answer is theirs to mend while anything else is a fault of ours.
 """
 
 import errno
 import os
+import sys
+from collections.abc import Callable, Collection, Sequence
+from typing import NoReturn
+
+import click
+
+from common.settings import Setting
+
+Command = Callable[..., None]
 
 _OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+
+
+def settings_options(table: Sequence[Setting], *, flags: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Return the decorator that gives a command `--config` and an option for every setting.
+
+    Settings whose names are in `flags` need no value: the option alone says `true`.
+    """
+
+    def decorated(command: Command) -> Command:
+        for setting in reversed(table):
+            text = f"{setting.help} [{setting.variable}]"
+            if setting.name in flags:
+                option = click.option(
+                    setting.option, setting.name, is_flag=True, flag_value="true", default=None, help=text
+                )
+            else:
+                option = click.option(setting.option, setting.name, metavar="VALUE", help=text)
+            command = option(command)
+        return click.option("--config", "config_file", metavar="FILE", help="Settings file: NAME=value lines.")(command)
+
+    return decorated
+
+
+def output_option(command: Command) -> Command:
+    """Give a command `-o`."""
+    outputs = click.Choice(("table", "json", "yaml"))
+    return click.option("-o", "--output", type=outputs, default="table", show_default=True, help="Form of the answer.")(
+        command
+    )
+
+
+def fail(message: str, status: int) -> NoReturn:
+    """Print each line of the message as an error and end with this status."""
+    from common.logging import printable
+
+    for line in message.split("\n"):
+        click.echo(f"error: {printable(line)}", err=True)
+    sys.exit(status)
 
 
 def unhandled_error(error: Exception) -> str:

@@ -8,12 +8,12 @@ Exit status: 0 done, 1 could not be done, 2 the settings or the command are wron
 
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, NoReturn, TypeVar
 
 import click
 
-from common.command_line import unhandled_error
+from common.command_line import fail, output_option, settings_options, unhandled_error
 from common.kubernetes_names import is_node_name
 from common.settings import SettingsError, printable_value
 from common.version import VERSION
@@ -22,17 +22,9 @@ from controller.config import SETTINGS, Settings, gather_values, load_settings
 # The library's C core writes lines of its own to standard error; our log has what they say.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-_Command = Callable[..., None]
 _Result = TypeVar("_Result")
 
-_OUTPUT = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("table", "json", "yaml")),
-    default="table",
-    show_default=True,
-    help="Form of the answer.",
-)
+_settings_options = settings_options(SETTINGS, flags=("in_cluster",))
 _WAIT = click.option(
     "--wait-seconds",
     type=click.FloatRange(0.1, 600.0),
@@ -46,23 +38,10 @@ def _node_names(_context: click.Context, _parameter: click.Parameter, given: str
     """Refuse what is no node name, before it becomes part of a request's path."""
     for name in (given,) if isinstance(given, str) else given:
         if not is_node_name(name):
-            _fail(
+            fail(
                 f"NODE {printable_value(name)}: must be a node name, an RFC 1123 subdomain of at most 63 characters", 2
             )
     return given
-
-
-def _settings_options(command: _Command) -> _Command:
-    for setting in reversed(SETTINGS):
-        text = f"{setting.help} [{setting.variable}]"
-        if setting.name == "in_cluster":
-            option = click.option(
-                setting.option, setting.name, is_flag=True, flag_value="true", default=None, help=text
-            )
-        else:
-            option = click.option(setting.option, setting.name, metavar="VALUE", help=text)
-        command = option(command)
-    return click.option("--config", "config_file", metavar="FILE", help="Settings file: NAME=value lines.")(command)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -102,11 +81,11 @@ def plan(wait_seconds: float, config_file: str | None, **options: str | None) ->
     documents, problems = _do(commands.plan_all(settings, wait_seconds))
     print_yaml_documents(documents)
     if problems:
-        _fail("\n".join(problems), 1)
+        fail("\n".join(problems), 1)
 
 
 @cli.command()
-@_OUTPUT
+@output_option
 @_settings_options
 def nodes(output: str, config_file: str | None, **options: str | None) -> None:
     """Show the Nodes of the fleet as the API server has them."""
@@ -150,7 +129,7 @@ def forget(node: str, yes: bool, config_file: str | None, **options: str | None)
 def prune(node: tuple[str, ...], every: bool, config_file: str | None, **options: str | None) -> None:
     """Take our labels, conditions and managed fields off Nodes, for uninstalling; the Nodes stay."""
     if bool(node) == every:
-        _fail("name the Nodes, or give --all", 2)
+        fail("name the Nodes, or give --all", 2)
     settings = _settings(config_file, options, needs_agents=False)
     from controller import commands
 
@@ -164,7 +143,7 @@ def config() -> None:
 
 
 @config.command("show")
-@_OUTPUT
+@output_option
 @_settings_options
 def config_show(output: str, config_file: str | None, **options: str | None) -> None:
     """Print every effective value with its source; problems follow, with exit status 2."""
@@ -188,7 +167,7 @@ def main() -> NoReturn:
     try:
         cli(prog_name="cocoon-node-controller")
     except Exception as error:
-        _fail(unhandled_error(error), 1)
+        fail(unhandled_error(error), 1)
     sys.exit(0)
 
 
@@ -196,7 +175,7 @@ def _settings(config_file: str | None, options: dict[str, str | None], *, needs_
     try:
         settings = load_settings(options, os.environ, config_file, needs_agents=needs_agents)
     except SettingsError as error:
-        _fail("\n".join(error.problems), 2)
+        fail("\n".join(error.problems), 2)
     import logging
 
     from common.logging import set_up_logging
@@ -218,11 +197,11 @@ def _do(work: Coroutine[Any, Any, _Result]) -> _Result:
     try:
         return asyncio.run(work)
     except StartError as error:
-        _fail(str(error), error.status)
+        fail(str(error), error.status)
     except KubeError as error:
-        _fail(str(error), 1)
+        fail(str(error), 1)
     except KeyboardInterrupt:
-        _fail("interrupted", 1)
+        fail("interrupted", 1)
     except Exception as error:
         # A fault of ours. People get a sentence; whoever mends it finds where it came from in the log of `run`.
         import logging
@@ -231,15 +210,7 @@ def _do(work: Coroutine[Any, Any, _Result]) -> _Result:
         while isinstance(cause, ExceptionGroup):
             cause = cause.exceptions[0]
         logging.getLogger(__name__).exception("unexpected error")
-        _fail(f"unexpected {type(cause).__name__}: {cause}; --log-level debug logs where it came from", 1)
-
-
-def _fail(message: str, status: int) -> NoReturn:
-    from common.logging import printable
-
-    for line in message.split("\n"):
-        click.echo(f"error: {printable(line)}", err=True)
-    sys.exit(status)
+        fail(f"unexpected {type(cause).__name__}: {cause}; --log-level debug logs where it came from", 1)
 
 
 if __name__ == "__main__":
