@@ -129,7 +129,7 @@ class SlowToTell:
 class NobodyMay(Authorization):
     """Refuses every caller."""
 
-    def check(self, context: object, kind: Kind) -> None:
+    def check(self, context: object, kind: Kind) -> None:  # noqa: ARG002 - as the one it replaces
         raise ApiError(grpc.StatusCode.PERMISSION_DENIED, "NOT_AUTHORIZED", f"nobody may make {kind.value}")
 
 
