@@ -32,11 +32,12 @@ from agent.supervisor import notify_supervisor
 from cocoonstack.node.v1 import node_resources_pb2 as pb
 from common.http_listener import HttpListener, Page, health_routes
 from common.logging import fields
-from common.program import StartError, start_http, stop_signal, write_ready_file
+from common.program import StartError, no_stale_ready_file, start_http, stop_signal, write_ready_file
 from common.tasks import end_tasks, until_first_ends
 from common.version import VERSION
 
 _LOG = logging.getLogger(__name__)
+_READY_FILE = "COCOON_NODE_READY_FILE"
 # Far above the library's defaults: a pass over everything allocated at start is the longest pause there is.
 _GC_THRESHOLDS = (20_000, 20, 50)
 
@@ -78,7 +79,11 @@ async def serve(settings: Settings) -> None:
     if problems := host_problems(settings):
         raise StartError("\n".join(problems), status=2)
     stopped = stop_signal()
-    agent = Agent(settings)
+    with no_stale_ready_file(settings.ready_file, _READY_FILE):
+        await _serve_until(stopped, Agent(settings))
+
+
+async def _serve_until(stopped: asyncio.Event, agent: "Agent") -> None:
     async with agent.running():
         await until_first_ends(stopped.wait(), agent.broken())
         notify_supervisor("STOPPING=1")
@@ -158,7 +163,7 @@ class Agent:
             raise StartError(f"the host could not be read: {error}") from None
         await self._server.set_serving()
         ready = {"addresses": list(addresses), "http": http_address}
-        write_ready_file(self._settings.ready_file, ready, "COCOON_NODE_READY_FILE")
+        write_ready_file(self._settings.ready_file, ready, _READY_FILE)
         notify_supervisor("READY=1")
         _LOG.info("serving", extra=fields(node=self._settings.node_name, instance=self._resources.instance_id))
         gc.set_threshold(*_GC_THRESHOLDS)

@@ -5,10 +5,11 @@ stopped, watched and told apart from ones that could not start.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from common.addresses import join_address
 from common.http_listener import HttpListener
@@ -47,6 +48,25 @@ async def start_http(listener: HttpListener, where: tuple[str, int] | None, vari
         ) from None
 
 
+@contextlib.contextmanager
+def no_stale_ready_file(path: str | None, variable: str) -> Iterator[None]:
+    """Take the file that `write_ready_file` writes away, before and after: nobody may meet a dead program's word.
+
+    Raises `StartError` when it cannot be taken away before.
+    """
+    try:
+        if path is not None:
+            _remove(path)
+    except OSError as error:
+        raise StartError(f'{variable}="{path}": {os.strerror(error.errno or 0)}') from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if path is not None:
+                _remove(path)
+
+
 def write_ready_file(path: str | None, content: Mapping[str, object], variable: str) -> None:
     """Write `content` as JSON to the file that the setting `variable` names, if it names one.
 
@@ -61,3 +81,8 @@ def write_ready_file(path: str | None, content: Mapping[str, object], variable: 
         os.replace(draft, path)
     except OSError as error:
         raise StartError(f'{variable}="{path}": {os.strerror(error.errno or 0)}') from None
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

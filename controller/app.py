@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from common.http_listener import HttpListener
 from common.logging import fields
-from common.program import StartError, start_http, stop_signal, write_ready_file
+from common.program import StartError, no_stale_ready_file, start_http, stop_signal, write_ready_file
 from common.tasks import until_first_ends
 from common.version import VERSION
 from controller.agents.channels import FleetChannels, ListeningRoster
@@ -34,6 +34,7 @@ from controller.nodes.store import WatchedNodes
 from controller.web.pages import routes
 
 _LOG = logging.getLogger(__name__)
+_READY_FILE = "COCOON_NODE_CONTROLLER_READY_FILE"
 # Far above the library's defaults: a pass over everything that a thousand streams hold is the longest pause there is.
 _GC_THRESHOLDS = (50_000, 50, 100)
 _FREEZE_AFTER_SECONDS = 30.0
@@ -44,6 +45,7 @@ async def run(settings: Settings) -> None:
     """Run the controller until SIGTERM or SIGINT. Raises `StartError`; any other error is a fault of ours."""
     stopped = stop_signal()
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(no_stale_ready_file(settings.ready_file, _READY_FILE))
         client = await stack.enter_async_context(open_client(settings))
         controller = Controller(settings, client, await stack.enter_async_context(agent_sources(settings, client)))
         http_address = await controller.listen()
@@ -119,7 +121,7 @@ class Controller:
                 _LOG.info("not ready yet", extra=fields(missing="; ".join(reasons)))
                 told = reasons
             await asyncio.sleep(_READY_POLL_SECONDS)
-        write_ready_file(self._settings.ready_file, {"http": http_address}, "COCOON_NODE_CONTROLLER_READY_FILE")
+        write_ready_file(self._settings.ready_file, {"http": http_address}, _READY_FILE)
         _LOG.info("ready", extra=fields(agents=len(self.fleet.connections)))
         gc.collect()
         gc.freeze()

@@ -54,6 +54,18 @@ def test_serves_and_ends(agent_process: Agents, fixture_host: Host) -> None:
     assert messages == ["listening", "serving", "stopping"]
 
 
+def test_an_agent_that_was_killed_leaves_nothing_that_says_it_serves(agent_process: Agents, fixture_host: Host) -> None:
+    """The next one that cannot serve must not be taken for ready."""
+    agent = agent_process(fixture_host("thirty-two-cpus"))
+    agent.process.kill()
+    assert agent.ready_file.exists()
+    environment = agent.environment() | {"COCOON_NODE_PROCFS": "/nonexistent", "COCOON_NODE_START_RETRY_SECONDS": "0"}
+    done = subprocess.run([_COMMAND, "serve"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "meminfo: No such file or directory" in done.stderr
+    assert not agent.ready_file.exists()
+
+
 def test_the_metrics_page_counts_calls_and_shows_the_host(agent_process: Agents, fixture_host: Host) -> None:
     agent = agent_process(fixture_host("thirty-two-cpus"))
     for _ in range(3):
