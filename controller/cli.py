@@ -1,4 +1,4 @@
-"""The command line of the controller: run, plan, nodes, accept, forget, prune, config, version.
+"""The command line of the controller: run, plan, why, locate, nodes, accept, forget, prune, config, version.
 
 Why this exists: it turns words into settings and errors into sentences with an exit status, and holds no logic of its
 own. What a command needs is imported when that command runs, so that `run` starts without what others print with.
@@ -14,7 +14,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from common.command_line import fail, output_option, settings_options, unhandled_error
-from common.kubernetes_names import is_node_name
+from common.kubernetes_names import is_node_name, is_subdomain
+from common.logging import printable
 from common.settings import SettingsError, printable_value
 from common.version import VERSION
 from controller.config import SETTINGS, Settings, gather_values, load_settings
@@ -24,7 +25,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 _Result = TypeVar("_Result")
 
-_settings_options = settings_options(SETTINGS, flags=("in_cluster",))
+_settings_options = settings_options(SETTINGS, flags=("in_cluster", "audit_only"))
 _WAIT = click.option(
     "--wait-seconds",
     type=click.FloatRange(0.1, 600.0),
@@ -70,16 +71,56 @@ def run(config_file: str | None, **options: str | None) -> None:
 
 
 @cli.command()
+@click.option("--release", is_flag=True, help="Let the purges go that the leader's brake holds; asks no agent.")
 @_WAIT
 @_settings_options
-def plan(wait_seconds: float, config_file: str | None, **options: str | None) -> None:
-    """Ask every agent once and print, as YAML, exactly what `run` would send; nothing is changed."""
-    settings = _settings(config_file, options)
+def plan(release: bool, wait_seconds: float, config_file: str | None, **options: str | None) -> None:
+    """Ask every agent once and print, as YAML, what `run` would send for Nodes and snapshots; nothing is changed."""
+    settings = _settings(config_file, options, needs_agents=not release)
     from common.printing import print_yaml_documents
-    from controller import commands
+    from controller import commands, snapshot_commands
 
+    if release:
+        click.echo(_do(snapshot_commands.release(settings)))
+        return
     documents, problems = _do(commands.plan_all(settings, wait_seconds))
-    print_yaml_documents(documents)
+    decisions, unasked = _do(snapshot_commands.plan_snapshots(settings, wait_seconds))
+    print_yaml_documents(documents + decisions)
+    if problems + unasked:
+        fail("\n".join(problems + unasked), 1)
+
+
+@cli.command()
+@click.argument("pod", metavar="NAMESPACE/POD")
+@_WAIT
+@_settings_options
+def why(pod: str, wait_seconds: float, config_file: str | None, **options: str | None) -> None:
+    """Say what was decided about a pod's snapshots and on what grounds, and what would be decided now."""
+    namespace, slash, name = pod.partition("/")
+    if not slash or not is_node_name(namespace) or not is_subdomain(name):
+        fail(f"{printable_value(pod)}: must be NAMESPACE/POD", 2)
+    settings = _settings(config_file, options)
+    from controller import snapshot_commands
+
+    lines, problems = _do(snapshot_commands.why(settings, namespace, name, wait_seconds))
+    for line in lines:
+        click.echo(printable(line))
+    if problems:
+        fail("\n".join(problems), 1)
+
+
+@cli.command()
+@click.argument("vm")
+@output_option
+@_WAIT
+@_settings_options
+def locate(vm: str, output: str, wait_seconds: float, config_file: str | None, **options: str | None) -> None:
+    """Show which nodes hold snapshots of a VM, and in what state."""
+    settings = _settings(config_file, options)
+    from controller import snapshot_commands
+
+    found, problems = _do(snapshot_commands.locate(settings, vm, wait_seconds))
+    snapshot_commands.print_located(found, output)
     if problems:
         fail("\n".join(problems), 1)
 

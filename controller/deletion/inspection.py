@@ -22,6 +22,7 @@ from controller.agents.discovery import AgentSource
 from controller.agents.fleet import AgentFleet
 from controller.deletion.assembly import RELEASE_ANNOTATION, DeletionParts, DeletionSettings
 from controller.deletion.model import Action, Decision, LocatedSnapshot
+from controller.deletion.refusals import NO_CACHE
 from controller.deletion.subjects import Subject, subjects_of
 from controller.kube.client import KubeClient
 from controller.kube.errors import KubeError
@@ -68,7 +69,8 @@ class Inspection:
                     if decision.action is not Action.NOTHING:
                         found.append(Pending(node, subject, decision))
             except (AgentCallError, KubeError) as error:
-                problems.append(f"{node}: {error}")
+                if error.reason != NO_CACHE:
+                    problems.append(f"{node}: {error}")
         return found, problems
 
     async def locate(self, vm_name: str) -> tuple[list[tuple[str, LocatedSnapshot]], list[str]]:
@@ -79,7 +81,8 @@ class Inspection:
             try:
                 found += [(node, each) for each in await self._parts.calls.list_vm(node, vm_name)]
             except AgentCallError as error:
-                problems.append(f"{node}: {error}")
+                if error.reason != NO_CACHE:
+                    problems.append(f"{node}: {error}")
         return found, problems
 
     async def decision_of(self, node: str, located: Sequence[LocatedSnapshot], wall: float) -> Decision | None:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _OTHER_CLUSTER_SECONDS = 60.0
 # An agent of a release without snapshot cache: there is nothing to decide, and nothing to tell anybody.
-_NO_CACHE = "UNIMPLEMENTED"
+NO_CACHE = "UNIMPLEMENTED"
 _NO_CACHE_SECONDS = 300.0
 # About one pod's decision, and told there already.
 _TOLD_ELSEWHERE = "RetainSnapshots"
@@ -57,7 +57,7 @@ class Refusals:
                 CALL_FAILURES.labels(call, error.reason).inc()
                 await self._take(call, error)
                 pause = _OTHER_CLUSTER_SECONDS if isinstance(error, WrongClusterError) else 0.0
-                pause = _NO_CACHE_SECONDS if error.reason == _NO_CACHE else pause
+                pause = _NO_CACHE_SECONDS if error.reason == NO_CACHE else pause
                 raise RetryLater(f"{call}: {error}", reason=error.reason, retry_after_seconds=pause) from error
 
         return run
@@ -72,5 +72,5 @@ class Refusals:
             self._actions.say_node(error.node, "Warning", "WrongCluster", str(error))
         elif isinstance(error, AgentUnreachableError):
             self._actions.say_node(error.node, "Warning", "AgentUnreachable", str(error))
-        elif call != _TOLD_ELSEWHERE and error.reason != _NO_CACHE:
+        elif call != _TOLD_ELSEWHERE and error.reason != NO_CACHE:
             self._actions.say_node(error.node, "Warning", f"{call}Failed", f"{error.reason}: {error}")
