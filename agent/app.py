@@ -24,7 +24,7 @@ from agent.rpc.authorization import Authorization
 from agent.rpc.guard import CallGuard
 from agent.rpc.metrics import CallMetrics, MetricsPage
 from agent.rpc.server import ListenError, RpcServer
-from agent.rpc.tls import TlsFiles, TlsFilesError
+from agent.rpc.tls import ReloadingCertificates
 from agent.snapshots.assembly import SnapshotParts
 from agent.snapshots.errors import LedgerUnavailableError, StoreUnavailableError
 from agent.snapshots.service import SERVICE_NAME as SNAPSHOT_SERVICE_NAME
@@ -34,6 +34,7 @@ from common.http_listener import HttpListener, Page, health_routes
 from common.logging import fields
 from common.program import StartError, no_stale_ready_file, start_http, stop_signal, write_ready_file
 from common.tasks import end_tasks, until_first_ends
+from common.tls_files import TlsFiles, TlsFilesError
 from common.version import VERSION
 
 _LOG = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class Agent:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._snapshots = SnapshotParts(settings)
-        self._tls = _tls_files(settings)
+        self._tls = _certificates(settings)
         self._calls = CallMetrics()
         authorization = Authorization(
             settings.tls_controller_names, settings.tls_viewer_names, mutual_tls=self._tls is not None
@@ -177,7 +178,8 @@ class Agent:
         return Page(200, await self._metrics.text(), self._metrics.content_type)
 
 
-def _tls_files(settings: Settings) -> TlsFiles | None:
+def _certificates(settings: Settings) -> ReloadingCertificates | None:
     if settings.tls_cert_file is None or settings.tls_key_file is None or settings.tls_client_ca_file is None:
         return None
-    return TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
+    files = TlsFiles(settings.tls_client_ca_file, settings.tls_cert_file, settings.tls_key_file)
+    return ReloadingCertificates(files)

@@ -13,9 +13,10 @@ from common.http_listener import HttpListener
 from common.logging import fields
 from common.program import StartError, no_stale_ready_file, start_http, stop_signal, write_ready_file
 from common.tasks import until_first_ends
+from common.tls_files import TlsFiles, TlsFilesError
 from common.version import VERSION
 from controller.agents.channels import FleetChannels, ListeningRoster
-from controller.agents.credentials import ClientCredentials, TlsFiles, TlsFilesError
+from controller.agents.credentials import ClientCredentials
 from controller.agents.discovery import AgentSource, DnsNames, EndpointsFile, StaticList, make_resolver
 from controller.agents.endpointslices import EndpointSlices
 from controller.agents.fleet import AgentFleet

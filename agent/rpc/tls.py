@@ -7,15 +7,13 @@ or a half-written one, keeps the last good certificates and shows in a metric.
 from __future__ import annotations
 
 import logging
-import os
-import ssl
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
 
 from common.logging import fields
+from common.tls_files import TlsFiles, TlsFilesError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -23,31 +21,19 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-class TlsFilesError(Exception):
-    """The TLS files cannot be used; `str()` names the file or pair and what is wrong."""
+class ReloadingCertificates:
+    """The server's credentials from files. `credentials` once; it looks at the files by itself."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Stamp:
-    inode: int
-    size: int
-    changed_ns: int
-
-
-class TlsFiles:
-    """Certificate chain, key and client authorities, as paths. `credentials` once; it looks at the files by itself."""
-
-    def __init__(self, cert_file: str, key_file: str, client_ca_file: str) -> None:
-        self._paths = (cert_file, key_file, client_ca_file)
-        self._stamps: tuple[_Stamp, ...] | None = None
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._stamps: object = None
         self.failed_reloads = 0
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return credentials that follow the files; raises `TlsFilesError` when they cannot be used now."""
-        configuration = self._load()
-        self._stamps = self._look()
+        self._stamps = self._files.stamps()
         return grpc.dynamic_ssl_server_credentials(
-            configuration,
+            self._load(),
             self._changed,  # type: ignore[arg-type]  # None, "no change", is missing from the stubs
             require_client_authentication=True,
         )
@@ -65,7 +51,7 @@ class TlsFiles:
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Return new certificates if the files changed and are good; called for each connection, in its thread."""
         try:
-            stamps = self._look()
+            stamps = self._files.stamps()
             if stamps == self._stamps:
                 return None
             configuration = self._load()
@@ -77,32 +63,6 @@ class TlsFiles:
         _LOG.info("TLS files reloaded")
         return configuration
 
-    def _look(self) -> tuple[_Stamp, ...]:
-        found = []
-        for path in self._paths:
-            try:
-                status = os.stat(path)
-            except OSError as error:
-                raise TlsFilesError(f"{path}: {os.strerror(error.errno or 0)}") from None
-            found.append(_Stamp(status.st_ino, status.st_size, status.st_mtime_ns))
-        return tuple(found)
-
     def _load(self) -> grpc.ServerCertificateConfiguration:
-        cert_file, key_file, client_ca_file = self._paths
-        # The library takes any bytes and fails at each handshake; the standard one tells now what is wrong.
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(cert_file, key_file)
-        except (OSError, ssl.SSLError) as error:
-            raise TlsFilesError(f"{cert_file} with {key_file}: {error.strerror or error}") from None
-        try:
-            context.load_verify_locations(client_ca_file)
-            contents = [_content(path) for path in self._paths]
-        except (OSError, ssl.SSLError) as error:
-            raise TlsFilesError(f"{client_ca_file}: {error.strerror or error}") from None
-        return grpc.ssl_server_certificate_configuration([(contents[1], contents[0])], contents[2])
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+        contents = self._files.read()
+        return grpc.ssl_server_certificate_configuration([(contents.key, contents.certificate)], contents.authorities)

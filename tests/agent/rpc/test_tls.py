@@ -16,7 +16,8 @@ from agent.rpc.authorization import Authorization
 from agent.rpc.guard import CallGuard
 from agent.rpc.metrics import CallMetrics
 from agent.rpc.server import RpcServer
-from agent.rpc.tls import TlsFiles, TlsFilesError
+from agent.rpc.tls import ReloadingCertificates
+from common.tls_files import TlsFiles, TlsFilesError
 from tests.support.waiting import wait_for_async
 
 READ = "/cocoonstack.node.v1.NodeResources/GetNodeResources"
@@ -36,8 +37,8 @@ class Files:
         self.cert.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
         self.ca.write_bytes((clients or authority).cert_pem.bytes())
 
-    def tls(self) -> TlsFiles:
-        return TlsFiles(str(self.cert), str(self.key), str(self.ca))
+    def tls(self) -> ReloadingCertificates:
+        return ReloadingCertificates(TlsFiles(str(self.ca), str(self.cert), str(self.key)))
 
 
 async def answer(_request: bytes, _context: object) -> bytes:
@@ -55,7 +56,7 @@ def authority() -> trustme.CA:
 
 
 @pytest.fixture
-async def address(files: Files, authority: trustme.CA) -> AsyncIterator[tuple[str, TlsFiles]]:
+async def address(files: Files, authority: trustme.CA) -> AsyncIterator[tuple[str, ReloadingCertificates]]:
     files.write(authority)
     tls = files.tls()
     guard = CallGuard(Authorization([NAMES["controller"]], [NAMES["viewer"]], mutual_tls=True), CallMetrics())
@@ -95,7 +96,7 @@ async def ask(
     ],
 )
 async def test_roles(
-    address: tuple[str, TlsFiles],
+    address: tuple[str, ReloadingCertificates],
     authority: trustme.CA,
     role: str,
     read: grpc.StatusCode,
@@ -107,7 +108,7 @@ async def test_roles(
 
 
 async def test_clients_without_a_certificate_of_ours_do_not_get_in(
-    address: tuple[str, TlsFiles], authority: trustme.CA
+    address: tuple[str, ReloadingCertificates], authority: trustme.CA
 ) -> None:
     other = trustme.CA().issue_cert(NAMES["controller"])
     assert await ask(address[0], READ, authority, None) is grpc.StatusCode.UNAVAILABLE
@@ -133,13 +134,13 @@ async def test_a_unix_socket_stays_plain_and_may_do_everything(
         await server.stop()
 
 
-async def test_the_server_proves_its_name(address: tuple[str, TlsFiles], authority: trustme.CA) -> None:
+async def test_the_server_proves_its_name(address: tuple[str, ReloadingCertificates], authority: trustme.CA) -> None:
     client = authority.issue_cert(NAMES["controller"])
     assert await ask(address[0], READ, authority, client, name="host-2") is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_new_files_are_used_and_broken_ones_are_not(
-    address: tuple[str, TlsFiles], files: Files, authority: trustme.CA
+    address: tuple[str, ReloadingCertificates], files: Files, authority: trustme.CA
 ) -> None:
     """F22: rotated, half written, another authority."""
     where, tls = address

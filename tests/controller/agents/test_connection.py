@@ -9,8 +9,9 @@ import grpc
 import pytest
 import trustme
 
+from common.tls_files import TlsFiles, TlsFilesError
 from controller.agents.connection import StreamLimits
-from controller.agents.credentials import ClientCredentials, TlsFiles, TlsFilesError
+from controller.agents.credentials import ClientCredentials
 from controller.agents.discovery import StaticList
 from controller.agents.endpoints import AgentEndpoint
 from controller.agents.fleet import AgentFleet
@@ -211,7 +212,7 @@ class _Pki:
         self.ca = trustme.CA()
         client = self.ca.issue_cert("cocoon-node-controller")
         self.files = TlsFiles(*(str(directory / name) for name in ("ca.pem", "client.pem", "client.key")))
-        self.ca.cert_pem.write_to_path(self.files.ca)
+        self.ca.cert_pem.write_to_path(self.files.authorities)
         Path(self.files.certificate).write_bytes(b"".join(blob.bytes() for blob in client.cert_chain_pems))
         client.private_key_pem.write_to_path(self.files.key)
 
