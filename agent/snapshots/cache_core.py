@@ -24,7 +24,7 @@ from agent.snapshots.model import NO_FACTS, Moment, Situation, SnapshotFacts, Sy
 from agent.snapshots.ownership import OwnerSet
 from agent.snapshots.purging import SyncKnowledge
 from agent.snapshots.retention import restamp, settle
-from agent.snapshots.stores.contract import ChangeMark, ForeignEntries, Store
+from agent.snapshots.stores.contract import ChangeMark, ForeignEntries, Store, StoredSnapshot
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -221,6 +221,16 @@ class CacheCore:
         """Commit a change; see `Journal.commit`."""
         await self.journal.commit(change, self.moment(), urgent=urgent)
 
+    async def commit_within(
+        self, work: Callable[[Callable[[], None]], _T], change: LedgerChange, *, urgent: bool = False
+    ) -> _T:
+        """Run work with store and ledger in one thread; see `Journal.commit_within`. Remembers a store's fault."""
+        try:
+            return await self.journal.commit_within(work, change, self.moment(), urgent=urgent)
+        except StoreUnavailableError as error:
+            self.note_store_fault(error)
+            raise
+
     async def flush(self) -> None:
         """Commit what was observed; see `Journal.flush`."""
         await self.journal.flush(self.moment())
@@ -229,6 +239,10 @@ class CacheCore:
         """Commit facts of known snapshots by name and show them; return those snapshots, sorted by name."""
         await self.commit(replace(change, facts=self.documents(facts)))
         return self.show_committed(facts)
+
+    def known_entries(self, names: Iterable[str]) -> dict[str, StoredSnapshot | None]:
+        """Return what `Store.rescan` of these names returns as long as nothing in the store has changed."""
+        return {name: record.entry if (record := self.inventory.get(name)) else None for name in names}
 
     def documents(self, facts: Mapping[str, SnapshotFacts]) -> dict[SnapshotKey, SnapshotFacts | None]:
         """Return facts by name as the ledger files them; nothing to record is None."""

@@ -93,6 +93,16 @@ class Journal:
 
         Raises LedgerUnavailableError; then nothing was changed, and the backlog waits for the next commit.
         """
+        await self.commit_within(lambda commit: commit(), change, moment, urgent=urgent)
+
+    async def commit_within(
+        self, work: Callable[[Callable[[], None]], _T], change: LedgerChange, moment: Moment, *, urgent: bool = False
+    ) -> _T:
+        """Run blocking work in the ledger's thread and return its result; it commits by calling what it is given.
+
+        So a look at the store, a commit and a removal cost one change of threads. Work that ends without the call has
+        changed nothing here; errors are those of `commit` and of the work itself.
+        """
         state = replace(change.state or self.state, clock_in_doubt=moment.clock_in_doubt)
         if not moment.clock_in_doubt:
             state = replace(state, last_write_at=moment.now)
@@ -104,8 +114,27 @@ class Journal:
             gone=tuple(went),
             superseded_uids=(*replaced, *change.superseded_uids),
         )
-        await self.in_thread(self.ledger.commit, whole, urgent=urgent)
-        self.state = state
+        is_committed = False
+
+        def commit() -> None:
+            nonlocal is_committed
+            self.ledger.commit(whole, urgent=urgent)
+            is_committed = True
+
+        try:
+            return await self.in_thread(work, commit)
+        finally:
+            if is_committed:
+                self.state = state
+                self._drop_written(change, facts, went, replaced)
+
+    def _drop_written(
+        self,
+        change: LedgerChange,
+        facts: dict[SnapshotKey, SnapshotFacts | None],
+        went: dict[SnapshotKey, None],
+        replaced: dict[str, None],
+    ) -> None:
         # What was observed during the commit stays for the next one.
         # A new dictionary, because one that was emptied keeps the room it had: after a first look, a lot.
         self._facts = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from agent.snapshots.authority import Caller, admit
 from agent.snapshots.cache_core import CacheCore
 from agent.snapshots.cache_refresh import Refresher
-from agent.snapshots.cache_removal import remove_snapshot, require_ledger
+from agent.snapshots.cache_removal import remove_as_known, remove_snapshot, require_ledger
 from agent.snapshots.errors import (
     InvalidFieldError,
     LedgerUnavailableError,
@@ -24,6 +24,13 @@ from agent.snapshots.ledger_rows import LedgerChange
 from agent.snapshots.model import DeferredReason, Owner, PurgeOutcome, PurgeReason, SnapshotState, SyncPoint
 from agent.snapshots.names import owned_names, owning_vm, require_purge_name
 from agent.snapshots.purging import PurgeDecision, PurgeOrder, PurgeTarget, decide_purge
+from agent.snapshots.stores.contract import Removal
+
+_SKIPPED: dict[type[SnapshotError], PurgeOutcome] = {
+    SnapshotInUseError: PurgeOutcome.SKIPPED_IN_USE,
+    SnapshotPendingError: PurgeOutcome.SKIPPED_PENDING,
+    SnapshotChangedError: PurgeOutcome.SKIPPED_NEWER,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +88,56 @@ async def _purge(
     core.require_acceptance()
     authority = admit(core.state.authority, caller)
     names = [name for name in owned_names(request.owner.vm_name) if owning_vm(name)]
+    point = None if caller.epoch is None else SyncPoint(caller.epoch, request.sync_revision)
+    order = PurgeOrder(request.owner, point, request.force)
+    if not caller.is_person and not request.dry_run and authority == core.state.authority:
+        done = await _purge_as_known(core, refresher, order, names)
+        if done is not None:
+            return done
     try:
         await _look(core, refresher, names, caller)
     except (StoreUnavailableError, LedgerUnavailableError) as error:
         if caller.is_person:
             raise
         return (_deferred(request.owner.vm_name, error),)
-    state = replace(core.state, authority=authority)
     if not request.dry_run and authority != core.state.authority:
-        await core.commit(LedgerChange(state=state))
-    point = None if caller.epoch is None else SyncPoint(caller.epoch, request.sync_revision)
-    order = PurgeOrder(request.owner, point, request.force)
+        await core.commit(LedgerChange(state=replace(core.state, authority=authority)))
     results = []
     for record in _snapshots_of(core, names):
         decision = _decide(core, order, record)
         if decision.removes and not request.dry_run:
             results.append(await _remove(core, refresher, record, person=caller.is_person))
         else:
-            size = record.entry.allocated_bytes
-            results.append(PurgeResult(record.name, decision.outcome, size, decision.deferred_reason, decision.message))
+            results.append(_untouched(record, decision))
     return tuple(results) or (
         PurgeResult(request.owner.vm_name, PurgeOutcome.NOTHING_TO_PURGE, message="the VM has no snapshot here"),
     )
+
+
+async def _purge_as_known(
+    core: CacheCore, refresher: Refresher, order: PurgeOrder, names: list[str]
+) -> tuple[PurgeResult, ...] | None:
+    """Purge what memory says may go, if the store still shows what memory knows; None when the long way is needed.
+
+    The decision is the same; it is only made before the look, so that look and removal are one step. Whatever is out
+    of the ordinary takes the long way, and nothing was removed before.
+    """
+    core.expire()
+    decided = [(record, _decide(core, order, record)) for record in _snapshots_of(core, names)]
+    doomed = [record for record, decision in decided if decision.removes]
+    if not doomed or core.journal.fault is not None:
+        return None
+    try:
+        outcomes = await remove_as_known(core, names, doomed)
+    except (StoreUnavailableError, LedgerUnavailableError):
+        return None
+    if outcomes is None:
+        return None
+    removed = {
+        record.name: await _result(core, refresher, record, outcome)
+        for record, outcome in zip(doomed, outcomes, strict=True)
+    }
+    return tuple(removed.get(record.name) or _untouched(record, decision) for record, decision in decided)
 
 
 async def _look(core: CacheCore, refresher: Refresher, names: list[str], caller: Caller) -> None:
@@ -139,24 +174,39 @@ def _decide(core: CacheCore, order: PurgeOrder, record: KnownSnapshot) -> PurgeD
 
 
 async def _remove(core: CacheCore, refresher: Refresher, record: KnownSnapshot, *, person: bool) -> PurgeResult:
-    size = record.entry.allocated_bytes
+    outcome: Removal | SnapshotError
     try:
-        removal = await remove_snapshot(core, record)
-    except SnapshotInUseError as error:
-        return PurgeResult(record.name, PurgeOutcome.SKIPPED_IN_USE, size, message=str(error))
-    except SnapshotPendingError as error:
-        return PurgeResult(record.name, PurgeOutcome.SKIPPED_PENDING, size, message=str(error))
-    except SnapshotChangedError as error:
-        await refresher.look_at([record.name])
-        return PurgeResult(record.name, PurgeOutcome.SKIPPED_NEWER, size, message=str(error))
-    except (StoreUnavailableError, LedgerUnavailableError) as error:
-        if person:
+        outcome = await remove_snapshot(core, record)
+    except SnapshotError as error:
+        if person and isinstance(error, StoreUnavailableError | LedgerUnavailableError):
             raise
-        return replace(_deferred(record.name, error), bytes=size)
-    core.counters.purged += 1
-    core.counters.purged_bytes += size
-    outcome = PurgeOutcome.NOTHING_TO_PURGE if removal.already_gone else PurgeOutcome.PURGED
-    return PurgeResult(record.name, outcome, size)
+        outcome = error
+    return await _result(core, refresher, record, outcome)
+
+
+async def _result(
+    core: CacheCore, refresher: Refresher, record: KnownSnapshot, outcome: Removal | SnapshotError
+) -> PurgeResult:
+    """Count a removal that was tried, and return what the caller is told of it."""
+    size = record.entry.allocated_bytes
+    if isinstance(outcome, Removal):
+        core.counters.purged += 1
+        core.counters.purged_bytes += size
+        done = PurgeOutcome.NOTHING_TO_PURGE if outcome.already_gone else PurgeOutcome.PURGED
+        return PurgeResult(record.name, done, size)
+    for kind, skipped in _SKIPPED.items():
+        if isinstance(outcome, kind):
+            if skipped is PurgeOutcome.SKIPPED_NEWER:
+                await refresher.look_at([record.name])
+            return PurgeResult(record.name, skipped, size, message=str(outcome))
+    if isinstance(outcome, StoreUnavailableError | LedgerUnavailableError):
+        return replace(_deferred(record.name, outcome), bytes=size)
+    raise outcome
+
+
+def _untouched(record: KnownSnapshot, decision: PurgeDecision) -> PurgeResult:
+    size = record.entry.allocated_bytes
+    return PurgeResult(record.name, decision.outcome, size, decision.deferred_reason, decision.message)
 
 
 def _deferred(name: str, error: SnapshotError) -> PurgeResult:

@@ -4,6 +4,7 @@ Why this exists: a promise counts from the moment it is durable, so the answer g
 exactly what is kept.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from agent.snapshots.authority import Caller, admit
@@ -11,6 +12,7 @@ from agent.snapshots.cache_core import CacheCore
 from agent.snapshots.cache_refresh import Refresher
 from agent.snapshots.errors import (
     InvalidFieldError,
+    SnapshotError,
     SnapshotIdMismatchError,
     SnapshotInvalidError,
     SnapshotNotFoundError,
@@ -19,8 +21,8 @@ from agent.snapshots.errors import (
     quoted,
 )
 from agent.snapshots.inventory import KnownSnapshot
-from agent.snapshots.ledger_rows import LedgerChange
-from agent.snapshots.model import Owner, RetainOutcome
+from agent.snapshots.ledger_rows import LedgerChange, LedgerState
+from agent.snapshots.model import Owner, RetainOutcome, SnapshotFacts
 from agent.snapshots.names import is_store_name, owned_names, require_readable_name, require_store_name
 from agent.snapshots.retention import RetainRequest, RetainTarget, decide_release, decide_retain
 
@@ -51,7 +53,53 @@ async def _retain(core: CacheCore, refresher: Refresher, request: RetainRequest,
     core.require_acceptance()
     authority = admit(core.state.authority, caller, keeping=True)
     names = [name for name in owned_names(request.owner.vm_name) if is_store_name(name)]
+    state = replace(core.state, authority=authority)
+    done = await _retain_as_known(core, request, names, state)
+    if done is not None:
+        return done
     await refresher.look_at(names)
+    outcome, facts = _decide(core, request, names)
+    if outcome is not RetainOutcome.RETAINED:
+        return Retained(outcome)
+    core.crash_point("retain-before-commit")
+    await core.commit(LedgerChange(state=state, facts=core.documents(facts)))
+    return _kept(core, facts)
+
+
+async def _retain_as_known(
+    core: CacheCore, request: RetainRequest, names: list[str], state: LedgerState
+) -> Retained | None:
+    """Keep what memory knows, if the store still shows it so; None when the long way is needed.
+
+    The decision is the same; it is only made before the look, so that look and commit are one step.
+    """
+    if core.journal.fault is not None:
+        return None
+    try:
+        outcome, facts = _decide(core, request, names)
+    except SnapshotError:
+        # Refused on what memory says; only what the store says may refuse.
+        return None
+    if outcome is not RetainOutcome.RETAINED:
+        return None
+    known = core.known_entries(names)
+
+    def work(commit: Callable[[], None]) -> bool:
+        if core.store.rescan(names) != known:
+            return False
+        core.crash_point("retain-before-commit")
+        commit()
+        return True
+
+    if not await core.commit_within(work, LedgerChange(state=state, facts=core.documents(facts))):
+        return None
+    return _kept(core, facts)
+
+
+def _decide(
+    core: CacheCore, request: RetainRequest, names: list[str]
+) -> tuple[RetainOutcome, dict[str, SnapshotFacts]]:
+    """Decide on what is known now; return the facts to record, by name. Raises what `decide_retain` raises."""
     core.expire()
     records = [record for name in names if (record := core.inventory.get(name)) is not None]
     moment = core.moment()
@@ -66,18 +114,20 @@ async def _retain(core: CacheCore, refresher: Refresher, request: RetainRequest,
         for record in records
     ]
     decision = decide_retain(request, targets, core.journal.superseded, moment)
-    if decision.outcome is not RetainOutcome.RETAINED:
-        return Retained(decision.outcome)
     facts = {
         record.name: core.settled(record, decision.facts[record.name], moment)
         for record in records
         if record.name in decision.facts
     }
-    core.crash_point("retain-before-commit")
-    kept = await core.commit_facts(facts, LedgerChange(state=replace(core.state, authority=authority)))
+    return decision.outcome, facts
+
+
+def _kept(core: CacheCore, facts: dict[str, SnapshotFacts]) -> Retained:
+    """Show facts that have been committed."""
+    kept = core.show_committed(facts)
     core.crash_point("retain-after-commit")
     core.counters.retained += len(kept)
-    return Retained(decision.outcome, tuple(kept))
+    return Retained(RetainOutcome.RETAINED, tuple(kept))
 
 
 async def release(core: CacheCore, owner: Owner, caller: Caller) -> tuple[KnownSnapshot, ...]:
