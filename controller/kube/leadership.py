@@ -5,6 +5,7 @@ know who acts. Between the two stands one object that says yes or no at this ver
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,8 +72,12 @@ class Leadership:
         await self._granted.wait()
 
     async def wait_revoked(self) -> None:
-        """Return once the right is gone. By the clock it may have ended earlier: `require` tells."""
-        await self._revoked.wait()
+        """Return once the right is gone: taken away, or ended by the clock while the API kept a renewal waiting."""
+        while (left := self.seconds_left()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._revoked.wait()
+        self.revoke()
 
     def subscribe(self, listener: Callable[[int | None], None]) -> None:
         """Call `listener` with the epoch when the right begins or its epoch changes, and with None when it ends."""

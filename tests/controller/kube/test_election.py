@@ -11,7 +11,7 @@ from controller.kube.access import load_access
 from controller.kube.client import KubeClient
 from controller.kube.election import Elector
 from controller.kube.errors import ApiUnavailable, KubeError
-from controller.kube.leadership import ElectionTimes, EpochError, Leadership, NotLeadingError
+from controller.kube.leadership import ElectionTimes, EpochError, Leadership, NotLeadingError, boot_clock
 from devenv.control_plane import ControlPlane
 from devenv.kube_api import KubeApi
 from tests.support.lease_server import LeaseClient, LeaseServer
@@ -242,6 +242,23 @@ def test_right_ends_by_the_clock_alone() -> None:
     now = 107.0
     with pytest.raises(NotLeadingError):
         leadership.require()
+
+
+async def test_who_waits_for_the_end_hears_of_it_by_the_clock() -> None:
+    """A renewal that the API keeps waiting must not prolong what the right allows."""
+    leadership = Leadership()
+    heard: list[int | None] = []
+    leadership.subscribe(heard.append)
+    leadership.grant(3, boot_clock() + 0.05)
+    waiting = asyncio.create_task(leadership.wait_revoked())
+    await asyncio.sleep(0)
+    leadership.grant(3, boot_clock() + 0.1)
+    await waiting
+    assert leadership.epoch is None
+    assert heard == [3, None]
+    leadership.grant(3, boot_clock() + 60)
+    await leadership.wait_granted()
+    assert heard == [3, None, 3]
 
 
 async def test_on_the_real_api(control_plane: ControlPlane, kube: KubeApi, unique_name: Callable[[str], str]) -> None:
