@@ -10,7 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from common.logging import printable
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_EXPORT = re.compile(r"^export[ \t]+")
 # The longest that fits comes first.
 _PREFIXES = ("COCOON_NODE_CONTROLLER_", "COCOON_NODE_", "COCOON_", "VK_")
 _MAX_FILE_BYTES = 1024 * 1024
@@ -115,29 +118,31 @@ def parse_all(values: Sequence[EffectiveValue]) -> tuple[dict[str, object], list
 def printable_value(text: str) -> str:
     """Return a value for a message: quoted, on one line, cut at 100 characters."""
     cut = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
-    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut) + '"'
+    return f'"{printable(cut)}"'
 
 
 def parse_environment_file(text: str) -> tuple[dict[str, tuple[str, int]], list[tuple[int, str]]]:
     """Read `NAME=value` lines; return (value, line number) by name, and (line number, rule broken) for other lines.
 
     Blank lines and lines that start with `#` or `;` are comments. A value in a pair of quotes keeps its white space;
-    in double quotes a backslash escapes. The last line for a name wins.
+    in double quotes a backslash escapes. The last line for a name wins. Files that shells read as well may say
+    `export` before a name, and editors of other systems leave a mark of the encoding and carriage returns.
     """
     values: dict[str, tuple[str, int]] = {}
     wrong: list[tuple[int, str]] = []
-    for number, raw in enumerate(text.split("\n"), start=1):
+    for number, raw in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         line = raw.strip()
         if not line or line[0] in "#;":
             continue
         name, equals, rest = line.partition("=")
+        name = _EXPORT.sub("", name, count=1).strip()
         value = _unquoted(rest.strip())
-        if not equals or not _VARIABLE.fullmatch(name.strip()):
-            wrong.append((number, "must be NAME=value"))
+        if not equals or not _VARIABLE.fullmatch(name):
+            wrong.append((number, "must be NAME=value, such as VK_NODE_CPU=32; no `export` and no spaces in NAME"))
         elif value is None:
             wrong.append((number, "must be a bare value or one in a pair of quotes, on one line"))
         else:
-            values[name.strip()] = (value, number)
+            values[name] = (value, number)
     return values, wrong
 
 

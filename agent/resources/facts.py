@@ -8,6 +8,8 @@ import os
 import socket
 from dataclasses import dataclass
 
+from common.kubernetes_names import is_name_part
+
 _ARCHITECTURES = {
     "x86_64": "amd64",
     "aarch64": "arm64",
@@ -34,14 +36,17 @@ class HostFacts:
 
 def read_facts(procfs: str, sysfs: str, etcfs: str) -> HostFacts:
     """Read the facts under the given roots."""
-    machine = _line(f"{procfs}/sys/kernel/arch") or os.uname().machine
+    machine = _line(f"{procfs}/sys/kernel/arch")
+    if not is_name_part(machine):
+        # It becomes a label's value, which nothing but such a name may be.
+        machine = os.uname().machine
     return HostFacts(
         cpu_model=_cpu_model(f"{procfs}/cpuinfo", f"{sysfs}/firmware/devicetree/base/model"),
         architecture=_ARCHITECTURES.get(machine, machine),
         kernel_version=_line(f"{procfs}/sys/kernel/osrelease"),
         os_image=_os_image(f"{etcfs}/os-release") or _os_image(f"{etcfs}/../usr/lib/os-release"),
         boot_id=_line(f"{procfs}/sys/kernel/random/boot_id"),
-        machine_id=_line(f"{etcfs}/machine-id"),
+        machine_id=_machine_id(f"{etcfs}/machine-id"),
         system_uuid=_line(f"{sysfs}/class/dmi/id/product_uuid").lower()
         or _line(f"{sysfs}/firmware/devicetree/base/vm,uuid").lower(),
     )
@@ -71,6 +76,12 @@ def _cpu_model(cpuinfo: str, device_tree_model: str) -> str:
         if key.strip() in {"model name", "cpu model", "Model"} and value.strip():
             return _clean(value)
     return _line(device_tree_model)
+
+
+def _machine_id(path: str) -> str:
+    # A host's first boot has this word in its place for a while; taken for an id, it would be another machine's later.
+    found = _line(path)
+    return "" if found == "uninitialized" else found
 
 
 def _os_image(path: str) -> str:

@@ -76,16 +76,29 @@ def test_unreadable_file_is_a_problem(tmp_path: Path, content: bytes | None, wor
         ("A=", ""),
         ("A=b=c", "b=c"),
         ("A=b#c", "b#c"),
+        ("A=b\r", "b"),
+        ("A='b '\r", "b "),
+        ("\ufeffA=b", "b"),
+        ("export A=b", "b"),
+        ("\texport \t A='b'", "b"),
     ],
 )
 def test_file_values(line: str, value: str) -> None:
     assert parse_environment_file(line) == ({"A": (value, 1)}, [])
 
 
+@pytest.mark.parametrize(
+    "line", ["A", "A b", "=b", "1A=b", "export", "export A", "export export A=b", "A.B=c", "A=\\", "A='b"]
+)
+def test_lines_that_are_refused(line: str) -> None:
+    values, wrong = parse_environment_file(line)
+    assert (values, [number for number, _ in wrong]) == ({}, [1])
+
+
 @given(st.text())
 def test_any_file_is_read_or_complained_about(text: str) -> None:
     values, wrong = parse_environment_file(text)
-    lines = [line for line in text.split("\n") if line.strip() and line.strip()[0] not in "#;"]
+    lines = [line for line in text.removeprefix("\ufeff").split("\n") if line.strip() and line.strip()[0] not in "#;"]
     assert len(values) + len(wrong) <= len(lines)
     assert bool(values) or bool(wrong) or not lines
 

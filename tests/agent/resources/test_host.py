@@ -149,6 +149,25 @@ def test_facts_are_one_printable_line(tmp_path: Path) -> None:
     assert len(image) == 256
 
 
+@pytest.mark.parametrize("text", ["", " \n", "x86 64", "-x86", "x" * 64, "\xff", "../x86_64"])
+def test_an_architecture_that_no_label_can_have_is_the_running_kernels(tmp_path: Path, text: str) -> None:
+    """A value that Kubernetes would reject must not become a label."""
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    running = read_facts("/proc", "/sys", "/etc").architecture
+    (tmp_path / "sys/kernel/arch").write_text(text)
+    assert read_facts(str(tmp_path), str(tmp_path), str(tmp_path)).architecture == running
+
+
+@pytest.mark.parametrize(
+    ("text", "machine_id"),
+    [("uninitialized\n", ""), ("", ""), ("0123456789abcdef0123456789abcdef\n", "0123456789abcdef0123456789abcdef")],
+)
+def test_a_machine_without_its_id_yet_has_none(tmp_path: Path, text: str, machine_id: str) -> None:
+    """F34: the word that stands there during a first boot is no machine's id."""
+    (tmp_path / "machine-id").write_text(text)
+    assert read_facts(str(tmp_path), str(tmp_path), str(tmp_path)).machine_id == machine_id
+
+
 def test_the_address_is_not_loopback() -> None:
     address = first_ipv4_address()
     assert address is None or not address.startswith("127.")
