@@ -138,7 +138,7 @@ def parse_environment_file(text: str) -> tuple[dict[str, tuple[str, int]], list[
         name = _EXPORT.sub("", name, count=1).strip()
         value = _unquoted(rest.strip())
         if not equals or not _VARIABLE.fullmatch(name):
-            wrong.append((number, "must be NAME=value, such as VK_NODE_CPU=32; no `export` and no spaces in NAME"))
+            wrong.append((number, "must be NAME=value, such as VK_NODE_CPU=32, without spaces in NAME"))
         elif value is None:
             wrong.append((number, "must be a bare value or one in a pair of quotes, on one line"))
         else:

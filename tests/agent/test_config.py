@@ -225,7 +225,7 @@ def test_quotes_keep_white_space(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["A", "=b", "A B=c", "1A=b", "A='b", 'A="b', "A='b'c", 'A="b"c', "A=b\\", "export A=b"],
+    ["A", "=b", "A B=c", "1A=b", "A='b", 'A="b', "A='b'c", 'A="b"c', "A=b\\", "export A"],
 )
 def test_wrong_file_lines_are_problems(tmp_path: Path, line: str) -> None:
     file = tmp_path / "agent.env"

@@ -45,7 +45,7 @@ def test_every_problem_at_once(tmp_path: Path) -> None:
     values, problems = gather(TABLE, {}, {"APP_UNKNOWN": "is nobody's mistake"}, str(path), "APP_")
     problems += parse_all(values)[1]
     assert problems == [
-        f"{path}:2: must be NAME=value",
+        f"{path}:2: must be NAME=value, such as VK_NODE_CPU=32, without spaces in NAME",
         f"{path}:5: must be a bare value or one in a pair of quotes, on one line",
         f"APP_NAMES ({path}:3): no such setting; did you mean APP_NAME?",
         f"APP_COUNT=\"x\" ({path}:1): must be a whole number: invalid literal for int() with base 10: 'x'",
