@@ -1,7 +1,7 @@
 """What the host's resources need to know of the snapshot cache, and nothing more of it.
 
 Why this exists: overlays are added back for VMs the cache's owner sync names, and a store that is not the right disk
-must not change the storage numbers. The cache implements this; without a cache there is `NoSnapshots`.
+must not change the storage numbers. The cache implements this.
 """
 
 from collections.abc import Iterable
@@ -29,23 +29,3 @@ class SnapshotView(Protocol):
     def conditions(self) -> Iterable[Condition]:
         """Return conditions for the Node, such as DiskPressure."""
         ...
-
-
-class NoSnapshots:
-    """The view when there is no snapshot cache."""
-
-    def known_vms(self) -> Iterable[KnownVm]:
-        """Return no VM."""
-        return ()
-
-    def reclaimable_bytes(self) -> int:
-        """Return 0."""
-        return 0
-
-    def storage_problem(self) -> str | None:
-        """Return None: there is no store that could be missing."""
-        return None
-
-    def conditions(self) -> Iterable[Condition]:
-        """Return no condition."""
-        return ()

@@ -56,10 +56,6 @@ class RpcServer:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, dict(handlers)),))
         self._services.append(name)
 
-    def declare_service(self, name: str) -> None:
-        """List a service in reflection that nobody serves yet: its calls end with UNIMPLEMENTED."""
-        self._services.append(name)
-
     async def start(
         self, addresses: Iterable[ListenAddress], credentials: grpc.ServerCredentials | None
     ) -> tuple[str, ...]:

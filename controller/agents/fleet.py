@@ -152,7 +152,7 @@ class AgentFleet:
 
     def _measure(self) -> None:
         connections = self._connections.values()
-        connected = sum(connection.connected for connection in connections)
+        connected = self.connected_count()
         reporting = sum(connection.connected and not connection.problem for connection in connections)
         AGENTS.labels("reporting").set(reporting)
         AGENTS.labels("refused").set(connected - reporting)

@@ -5,16 +5,9 @@ from typing import ClassVar
 import msgspec
 
 
-class _Cause(msgspec.Struct):
-    reason: str = ""
-    message: str = ""
-    field: str = ""
-
-
 class _Details(msgspec.Struct):
     name: str = ""
     retryAfterSeconds: int = 0  # noqa: N815 - spelled as in the API
-    causes: list[_Cause] = []
 
 
 class Status(msgspec.Struct):
@@ -172,7 +165,7 @@ def error_from_answer(code: int, body: bytes, *, request: str, retry_after: str 
 def _error(code: int, status: Status | None, body: bytes, *, request: str, retry_after: str | None) -> KubeError:
     reason = status.reason if status else ""
     text = status.message if status and status.message else body[:200].decode("utf-8", "replace")
-    message = f"{text or 'no message'} (HTTP {code})"
+    message = f"{text.strip() or 'no message'} (HTTP {code})"
     if code == 409 and reason == "AlreadyExists":
         return AlreadyExists(message, reason=reason, status_code=code, request=request)
     if code == 429 or code >= 500:

@@ -17,7 +17,7 @@ from agent.resources.facts import read_facts
 from agent.resources.monitor import HostMonitor, ProbesFailedError
 from agent.resources.overlays import KnownVm
 from agent.resources.report import MEMORY_OVERCOMMITTED, PROBE_FAILED, Condition, HostReport
-from agent.resources.snapshot_view import NoSnapshots, SnapshotView
+from agent.resources.snapshot_view import SnapshotView
 from tests.support.waiting import wait_for_async
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -43,8 +43,8 @@ class Sink:
         return next(each for each in self.reports[-1].conditions if each.type == kind)
 
 
-class Cache(NoSnapshots):
-    """A snapshot cache's view that a test turns."""
+class Cache:
+    """A snapshot cache's view that a test turns; nothing is in it at first."""
 
     def __init__(self) -> None:
         self.vms: tuple[KnownVm, ...] = ()
@@ -89,7 +89,7 @@ def monitor_of(
     settings: Settings, sink: Sink, view: SnapshotView | None = None, clock: Clock | None = None
 ) -> HostMonitor:
     facts = read_facts(settings.procfs, settings.sysfs, settings.etcfs)
-    return HostMonitor(settings, facts, settings.node_ip or "", sink, view or NoSnapshots(), clock or Clock())
+    return HostMonitor(settings, facts, settings.node_ip or "", sink, view or Cache(), clock or Clock())
 
 
 async def test_the_first_report_is_the_worked_example(host_settings: Callable[..., Settings], space: Space) -> None:
