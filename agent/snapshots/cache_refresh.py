@@ -7,6 +7,7 @@ another snapshot, of which only the likely owner is carried over.
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from agent.snapshots.cache_core import CacheCore
 from agent.snapshots.inventory import KnownSnapshot
@@ -142,7 +143,8 @@ class Refresher:
         if row is not None:
             core.journal.observe_gone((row.name, row.snapshot_id), row.facts)
         if back is not None:
-            return snapshot_id, back, NO_FACTS
+            # Its absence interrupts the grace period: whoever brings a snapshot back has that time again.
+            return snapshot_id, replace(back, unclaimed_at=None), NO_FACTS
         carried = before[1] if not before[0] else SnapshotFacts(owner=before[1].owner)
         return snapshot_id, carried, NO_FACTS
 

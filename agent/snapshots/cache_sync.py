@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from agent.snapshots.authority import Authority, Caller, admit, order_sync
 from agent.snapshots.cache_core import CacheCore
 from agent.snapshots.cache_refresh import Refresher
-from agent.snapshots.errors import InvalidFieldError, StaleOwnerSyncError, quoted
+from agent.snapshots.errors import InvalidFieldError, LedgerUnavailableError, StaleOwnerSyncError, quoted
 from agent.snapshots.inventory import KnownSnapshot
 from agent.snapshots.ledger_rows import LedgerChange
 from agent.snapshots.model import Moment, Owner, SnapshotFacts, SnapshotState, SyncPoint
@@ -71,13 +71,19 @@ async def _sync(
         return await _repeat(core, owners, point)
     await refresher.look_for_changes(ask_engine=True)
     was_in_doubt = core.moment().clock_in_doubt
-    watch = core.watch
+    before = watch = core.watch
+    wall, boot = core.clock.wall(), core.clock.boot()
     if request.controller_time is not None:
-        watch = watch.compare(core.clock.wall(), core.clock.boot(), request.controller_time)
-    moment = watch.moment(core.clock.wall())
+        watch = watch.compare(wall, boot, request.controller_time)
+    moment = watch.moment(wall)
     facts, superseded = _decide_all(core, owners, moment, confirmed=was_in_doubt and not moment.clock_in_doubt)
     core.watch = watch
-    await _commit(core, owners, replace(authority, last_sync=point), facts, superseded)
+    try:
+        await _commit(core, owners, replace(authority, last_sync=point), facts, superseded)
+    except LedgerUnavailableError:
+        # The times taken in doubt have not started anew, so the doubt has not ended either.
+        core.watch = watch if watch.in_doubt else before
+        raise
     core.applied, core.applied_boot = point, core.clock.boot()
     _mark_seen(core, facts.keys(), point)
     core.expire()

@@ -88,7 +88,11 @@ def settle(facts: SnapshotFacts, situation: Situation, moment: Moment) -> Snapsh
     """Return the facts with expired promises dropped and the time since when the snapshot is unclaimed kept right.
 
     The grace period counts from the first sight without interruption; a claim, a promise or a use ends the count.
+    Times from a doubtful clock never meet a moment that is believed: they start anew first, however the doubt ended.
     """
+    given = facts
+    if not moment.clock_in_doubt:
+        facts = restamp(facts, moment)
     retentions = live_retentions(facts, moment)
     state = state_of(situation, retained=bool(retentions))
     unclaimed_at = facts.unclaimed_at
@@ -98,8 +102,8 @@ def settle(facts: SnapshotFacts, situation: Situation, moment: Moment) -> Snapsh
         stamped = stamped and any(kept.expires_at is not None for kept in retentions)
     elif unclaimed_at is None:
         unclaimed_at, stamped = moment.now, stamped or moment.clock_in_doubt
-    if (retentions, unclaimed_at, stamped) == (facts.retentions, facts.unclaimed_at, facts.stamped_in_doubt):
-        return facts
+    if (retentions, unclaimed_at, stamped) == (given.retentions, given.unclaimed_at, given.stamped_in_doubt):
+        return given
     return replace(facts, retentions=retentions, unclaimed_at=unclaimed_at, stamped_in_doubt=stamped)
 
 
