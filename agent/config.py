@@ -154,7 +154,7 @@ SETTINGS: tuple[Setting, ...] = (
             "The engine's run directory, where VMs have their disk overlays."),
     Setting("state_dir", "COCOON_NODE_STATE_DIR", "/var/lib/cocoon-node", absolute_path, _PATH,
             "The agent's own records."),
-    Setting("trusted_vm_prefixes", "COCOON_NODE_TRUSTED_VM_PREFIXES", None, values.name_prefixes,
+    Setting("trusted_vm_prefixes", "COCOON_NODE_TRUSTED_VM_PREFIXES", "", values.name_prefixes,
             "must be a comma-separated list of beginnings of VM names (lower case, digits, '-' and '.')",
             "VM names of another form that pods may own and so have purged."),
     Setting("collection", "COCOON_NODE_COLLECTION", "on", OneOf("on", "report", "off"), "must be on, report or off",
@@ -179,6 +179,3 @@ SETTINGS: tuple[Setting, ...] = (
 
 # Read from the environment only, by the command line itself.
 CONFIG_FILE_VARIABLE = "COCOON_NODE_CONFIG"
-
-# Tuples have no None: an unset list is an empty one.
-EMPTY_LISTS = frozenset({"trusted_vm_prefixes"})

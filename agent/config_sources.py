@@ -8,7 +8,7 @@ a warning here, not a mistake.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from agent.config import CONFIG_FILE_VARIABLE, EMPTY_LISTS, SETTINGS, Settings
+from agent.config import CONFIG_FILE_VARIABLE, SETTINGS, Settings
 from common.settings import (
     EffectiveValue,
     effective_values,
@@ -43,7 +43,6 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], path: st
     lines, problems = read_settings_file(path) if path else ({}, [])
     values = effective_values(SETTINGS, options, environ, lines, path)
     parsed, broken = parse_all(values)
-    parsed |= {name: () for name in EMPTY_LISTS if parsed.get(name, "") is None}
     values = [_with_snapshot_dir(value, parsed) for value in values]
     problems += broken + _conflicts(parsed, {value.setting.name: value.source for value in values})
     settings = None if problems else Settings(**parsed)  # type: ignore[arg-type]  # the table's parsers give the types

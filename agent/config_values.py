@@ -106,7 +106,9 @@ def span_seconds(text: str) -> int:
 
 
 def name_prefixes(text: str) -> tuple[str, ...]:
-    """Read a comma-separated list of prefixes of VM names."""
+    """Read a comma-separated list of prefixes of VM names; an empty text is none of them."""
+    if not text:
+        return ()
     prefixes = tuple(part.strip() for part in text.split(","))
     if not all(_NAME_PREFIX.fullmatch(prefix) for prefix in prefixes):
         raise ValueError

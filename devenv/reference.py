@@ -77,7 +77,7 @@ def _settings(table: Iterable[Setting]) -> str:
     rows = []
     for setting in table:
         default = setting.default
-        shown = "computed" if callable(default) else "unset" if default is None else f"`{default}`"
+        shown = "computed" if callable(default) else "unset" if not default else f"`{default}`"
         rows.append((f"`{setting.variable}`", f"`{setting.option}`", shown, setting.help, setting.rule))
     return _rows(("variable", "option", "default", "meaning", "rule"), rows)
 
