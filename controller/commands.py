@@ -109,7 +109,10 @@ async def prune(settings: Settings, names: Sequence[str]) -> list[str]:
         told = []
         for name in names or await operator.written_nodes():
             done = await operator.prune(name)
-            told.append(_told(done, f"Node {name}: pruned", f"Node {name}: nothing of ours on it"))
+            nothing = f"Node {name}: nothing of ours on it"
+            if not done.sent and await operator.read(name) is None:
+                nothing = f"there is no Node {name}"
+            told.append(_told(done, f"Node {name}: pruned", nothing))
     return told or ["no Node carries anything of ours"]
 
 

@@ -11,8 +11,12 @@ import click
 
 from common.logging import printable
 from common.printing import new_console, new_table, print_data
+from common.quantity import QuantityError, parse_quantity
 from controller.commands import FleetNode
 from controller.nodes.model import CONTROLLER
+
+_GOOD = frozenset({"CocoonSnapshotCacheReady"})
+"""Conditions without a column that should be true."""
 
 
 def print_nodes(fleet: Sequence[FleetNode], output: str) -> None:
@@ -39,8 +43,8 @@ def print_nodes(fleet: Sequence[FleetNode], output: str) -> None:
                     _lease(node, now),
                     live.labels.get("cocoonstack.io/pool", "-"),
                     _amount(node, "cpu"),
-                    _amount(node, "memory"),
-                    _amount(node, "ephemeral-storage"),
+                    _gibibytes(node, "memory"),
+                    _gibibytes(node, "ephemeral-storage"),
                     _hugepages(node),
                     live.allocatable.get("pods", "-"),
                     ", ".join(_notices(node)) or "-",
@@ -91,12 +95,25 @@ def _amount(node: FleetNode, resource: str) -> str:
     return f"{node.live.allocatable.get(resource, '-')}/{node.live.capacity.get(resource, '-')}"
 
 
+def _gibibytes(node: FleetNode, resource: str) -> str:
+    """Both numbers in Gi, rounded down to a tenth, because one cannot compare 20221201612 with 24684084Ki by eye."""
+    try:
+        tenths = [
+            parse_quantity(quantities[resource]).bytes() * 10 >> 30
+            for quantities in (node.live.allocatable, node.live.capacity)
+        ]
+    except (KeyError, QuantityError):
+        return _amount(node, resource)
+    return "/".join(f"{number // 10}.{number % 10}" for number in tenths) + "Gi"
+
+
 def _hugepages(node: FleetNode) -> str:
     names = sorted(name for name in node.live.capacity if name.startswith("hugepages-"))
-    return ", ".join(f"{name.removeprefix('hugepages-')} {_amount(node, name)}" for name in names) or "-"
+    return ", ".join(f"{name.removeprefix('hugepages-')} {_gibibytes(node, name)}" for name in names) or "-"
 
 
 def _notices(node: FleetNode) -> list[str]:
-    """Every condition that is true and should not be."""
-    good = {"Ready", "CocoonAgentReachable"}
-    return sorted(c.type for c in node.live.conditions if c.status == "True" and c.type not in good)
+    """Every condition that is not as it should be, but those with a column of their own."""
+    shown = {"Ready", "CocoonAgentReachable"}
+    bad = sorted(c.type for c in node.live.conditions if c.status == "True" and c.type not in shown | _GOOD)
+    return bad + sorted(f"{c.type}={c.status}" for c in node.live.conditions if c.type in _GOOD and c.status != "True")

@@ -12,16 +12,20 @@ from rich.table import Table
 
 from cocoonstack.node.v1 import node_resources_pb2
 
-_WIDTH = 100
+_WIDTH = 120
 
 
 def say_report(report: node_resources_pb2.NodeResourcesReport, address: str) -> None:
     """Show the agent's own answer on standard error."""
-    table = Table("resource", "capacity", "allocatable", "read from", title=f"the agent at {address} answers", box=None)
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else _WIDTH)
+    console.print(f"the agent at {address} answers", style="bold", highlight=False)
+    table = Table("resource", "capacity", "allocatable", box=None)
+    # A path that was cut could not be looked at.
+    table.add_column("read from", overflow="fold")
     origins = {resource.name: resource.origin for resource in report.resources}
     for name in sorted(report.capacity):
         table.add_row(name, report.capacity[name], report.allocatable[name], origins.get(name, ""))
-    Console(stderr=True, width=None if sys.stderr.isatty() else _WIDTH).print(table)
+    console.print(table)
 
 
 def print_node(text: str, output: str) -> None:
@@ -38,7 +42,8 @@ def print_node(text: str, output: str) -> None:
 def _print_table(node: dict[str, Any]) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     status, metadata = node["status"], node["metadata"]
-    table = Table("resource", "capacity", "allocatable", title=f"Node {metadata['name']}", box=None)
+    console.print(f"Node {metadata['name']}", style="bold", highlight=False)
+    table = Table("resource", "capacity", "allocatable", box=None)
     for name, quantity in sorted(status["capacity"].items()):
         table.add_row(name, quantity, status["allocatable"].get(name, ""))
     console.print(table)

@@ -114,5 +114,12 @@ async def _load(kubeconfig: str | None, context: str | None) -> Configuration:
         raise AccessConfigError(f"{kubeconfig or 'in-cluster access'}: {exc}") from exc
     except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as exc:
         # The loader lets errors of YAML and of missing sections through as they come.
-        raise AccessConfigError(f"{kubeconfig or 'in-cluster access'} cannot be used: {exc!r}") from exc
+        raise AccessConfigError(f"{kubeconfig or 'in-cluster access'} cannot be used: {_fault(exc)}") from exc
     return configuration
+
+
+def _fault(exc: Exception) -> str:
+    """What a person can look for in the file."""
+    if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
+        return f"it is not YAML: {exc.problem}, line {exc.problem_mark.line + 1}"
+    return f"it is no kubeconfig, or a part is missing ({type(exc).__name__}: {' '.join(str(exc).split())})"

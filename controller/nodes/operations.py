@@ -64,7 +64,11 @@ def forget(facts: ForgetFacts) -> Operation:
     """Remove the Node and the Lease of a host that is gone. The API server then removes the pods bound to it."""
     name, live = facts.name, facts.live
     if facts.agent_answers:
-        return _refuse(name, "AgentAnswers", f"The agent of Node {name} answers; stop it first, or it registers again.")
+        return _refuse(
+            name,
+            "AgentAnswers",
+            f"The agent of Node {name} answers, or did a moment ago; stop it first, or it registers again.",
+        )
     if live is not None and live.is_kubelets:
         return _refuse(name, "KubeletNode", f"A kubelet runs Node {name}; it is not ours to remove.")
     if live is not None and not live.is_ours:

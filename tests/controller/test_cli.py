@@ -218,6 +218,8 @@ async def test_forget_removes_node_and_lease(
         await wait_for_async(lambda: kube.find(f"{LEASES}/{name}") is None, what="the end of the Lease")
         again = await command("forget", name, "--yes", *cluster)
         assert (again.status, again.err) == (1, f"error: there is no Node and no Lease {name}\n")
+        pruned = await command("prune", name, *cluster)
+        assert (pruned.status, pruned.out) == (0, f"there is no Node {name}\n")
     finally:
         await _remove(kube, name)
 

@@ -83,6 +83,13 @@ async def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, content: 
         await load_access(kubeconfig=file)
 
 
+async def test_a_file_that_is_not_yaml_is_named_with_the_line(tmp_path: Path) -> None:
+    file = write(tmp_path, "a: 1\nb: c: d\n")
+    with pytest.raises(AccessConfigError) as caught:
+        await load_access(kubeconfig=file)
+    assert str(caught.value) == f"{file} cannot be used: it is not YAML: mapping values are not allowed here, line 2"
+
+
 async def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(AccessConfigError, match="nowhere"):
         await load_access(kubeconfig=str(tmp_path / "nowhere"))

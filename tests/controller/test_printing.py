@@ -1,0 +1,54 @@
+"""The fleet as people see it."""
+
+import pytest
+
+from controller.commands import FleetNode
+from controller.nodes.model import LiveCondition, LiveNode
+from controller.printing import print_nodes
+
+
+def _table(capsys: pytest.CaptureFixture[str], live: LiveNode) -> dict[str, str]:
+    print_nodes([FleetNode(live, None)], "table")
+    head, row = capsys.readouterr().out.splitlines()
+    starts = [head.index(name) for name in head.split()]
+    ends = [*starts[1:], None]
+    return {name: row[start:end].strip() for name, start, end in zip(head.split(), starts, ends, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "notice"),
+    [
+        ({"Ready": "True", "CocoonAgentReachable": "True", "CocoonSnapshotCacheReady": "True"}, "-"),
+        ({"Ready": "False", "CocoonAgentReachable": "False"}, "-"),
+        ({"CocoonSnapshotCacheReady": "False"}, "CocoonSnapshotCacheReady=False"),
+        (
+            {"DiskPressure": "True", "CocoonSnapshotCacheReady": "Unknown"},
+            "DiskPressure, CocoonSnapshotCacheReady=Unknown",
+        ),
+        ({"CocoonProbeFailed": "True", "DiskPressure": "False"}, "CocoonProbeFailed"),
+    ],
+)
+def test_what_is_not_as_it_should_be_is_noticed(
+    capsys: pytest.CaptureFixture[str], conditions: dict[str, str], notice: str
+) -> None:
+    live = LiveNode(
+        "host-1", conditions=tuple(LiveCondition(type_, status, "", "") for type_, status in conditions.items())
+    )
+    assert _table(capsys, live)["NOTICE"] == notice
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "capacity", "shown"),
+    [
+        ("20221201612", "24684084Ki", "18.8/23.5Gi"),
+        ("0", "8Gi", "0.0/8.0Gi"),
+        ("nonsense", "8Gi", "nonsense/8Gi"),
+    ],
+)
+def test_bytes_are_shown_in_one_unit(
+    capsys: pytest.CaptureFixture[str], allocatable: str, capacity: str, shown: str
+) -> None:
+    live = LiveNode("host-1", allocatable={"memory": allocatable}, capacity={"memory": capacity})
+    row = _table(capsys, live)
+    assert row["MEMORY"] == shown
+    assert row["STORAGE"] == "-/-"
