@@ -13,6 +13,7 @@ from agent.snapshots.cache_core import CacheCore
 from agent.snapshots.inventory import KnownSnapshot
 from agent.snapshots.ledger_rows import LedgerRow
 from agent.snapshots.model import NO_FACTS, Moment, SnapshotFacts
+from agent.snapshots.ownership import likely_owner
 from agent.snapshots.retention import decide_sync
 from agent.snapshots.stores.contract import ChangeMark, Changes, EntryCondition, Store, StoredSnapshot
 
@@ -145,8 +146,11 @@ class Refresher:
         if back is not None:
             # Its absence interrupts the grace period: whoever brings a snapshot back has that time again.
             return snapshot_id, replace(back, unclaimed_at=None), NO_FACTS
-        carried = before[1] if not before[0] else SnapshotFacts(owner=before[1].owner)
-        return snapshot_id, carried, NO_FACTS
+        if not before[0]:
+            return snapshot_id, before[1], NO_FACTS
+        claimants = core.owners.claimants(entry.target_name)
+        owner = likely_owner(before[1].owner, claimants, core.settings.trusted_vm_prefixes)
+        return snapshot_id, SnapshotFacts(owner=owner), NO_FACTS
 
     def _forget_vanished(self) -> None:
         """File as gone what the ledger knows and the first look did not find."""

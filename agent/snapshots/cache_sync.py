@@ -139,12 +139,15 @@ def _decide_all(
 
 
 def _replaced_without_snapshot(before: OwnerSet, after: OwnerSet) -> list[str]:
-    """Return UIDs whose place another pod of their name has taken, whether or not there is a snapshot yet."""
-    pods = {(owner.namespace, owner.pod_name): owner.pod_uid for owner in after}
+    """Return UIDs whose place another pod of their name has taken, whether or not there is a snapshot yet.
+
+    A pod of that name with another VM leaves the place, and the promises that go with it, to the first.
+    """
+    places = {(owner.namespace, owner.pod_name, owner.vm_name) for owner in after}
     return [
         owner.pod_uid
         for owner in before
-        if owner.pod_uid not in after.by_uid and (owner.namespace, owner.pod_name) in pods
+        if owner.pod_uid not in after.by_uid and (owner.namespace, owner.pod_name, owner.vm_name) in places
     ]
 
 

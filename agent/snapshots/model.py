@@ -143,6 +143,8 @@ class SnapshotFacts:
         unclaimed_at: When this ledger first saw it unclaimed, without interruption since; None while it is not.
         last_used_at: Last use the cache itself knows of (a claim ended, a copy was verified to be restored); 0: none.
         stamped_in_doubt: Times above were taken from a clock that was in doubt, and start anew once it is confirmed.
+        contested: Two pods with the same right to its name claimed it before an owner was recorded, so that nobody can
+            tell whose it is.
     """
 
     owner: Owner | None = None
@@ -150,6 +152,7 @@ class SnapshotFacts:
     unclaimed_at: float | None = None
     last_used_at: float = 0.0
     stamped_in_doubt: bool = False
+    contested: bool = False
 
 
 NO_FACTS = SnapshotFacts()

@@ -75,19 +75,36 @@ def _names_missing_from(one: Mapping[str, Owner], two: Mapping[str, Owner]) -> I
             yield from claimed_names(owner)
 
 
-def recorded_owner(recorded: Owner | None, claimants: tuple[Owner, ...], trusted: tuple[str, ...]) -> Owner | None:
+def recorded_owner(
+    recorded: Owner | None, claimants: tuple[Owner, ...], trusted: tuple[str, ...], *, contested: bool = False
+) -> Owner | None:
     """Return the owner to record for a snapshot, given the one recorded so far and those that claim it now.
 
     Namespace and pod name, once recorded, never change: only another state of the same pod, or the next pod of that
     name, takes the record over. Without a record, a pod with a right to the name goes before one without; of two
-    with the same right neither is recorded, because nothing tells which of them made the snapshot.
+    with the same right neither is recorded, now or later, because nothing tells which of them made the snapshot.
     """
     if recorded is not None:
         successors = [owner for owner in claimants if owner.same_pod_name(recorded)]
         return successors[0] if len(successors) == 1 else recorded
+    if contested or is_contested(claimants, trusted):
+        return None
     rightful = [owner for owner in claimants if owns_its_name(owner, trusted)]
     pods = {(owner.namespace, owner.pod_name): owner for owner in rightful or claimants}
     return next(iter(pods.values())) if len(pods) == 1 else None
+
+
+def is_contested(claimants: tuple[Owner, ...], trusted: tuple[str, ...]) -> bool:
+    """Whether several pods with a right to its name claim a snapshot."""
+    return len({(owner.namespace, owner.pod_name) for owner in claimants if owns_its_name(owner, trusted)}) > 1
+
+
+def likely_owner(before: Owner | None, claimants: tuple[Owner, ...], trusted: tuple[str, ...]) -> Owner | None:
+    """Return whose a snapshot is that has taken the place of another under its name: likely the same pod's.
+
+    A pod that has a right to the name and claims it now is the better guess, and the record is left to it.
+    """
+    return None if any(owns_its_name(owner, trusted) for owner in claimants) else before
 
 
 def replaced_uids(known: Iterable[Owner], claimants: tuple[Owner, ...]) -> frozenset[str]:

@@ -131,6 +131,8 @@ def _foreign(order: PurgeOrder, target: PurgeTarget, trusted: tuple[str, ...]) -
         return PurgeDecision(PurgeOutcome.SKIPPED_FOREIGN, message)
     if order.point is None:
         return None
+    if target.facts.contested:
+        return PurgeDecision(PurgeOutcome.SKIPPED_FOREIGN, "two pods claimed its name and nothing tells whose it is")
     if not owns_its_name(owner, trusted):
         return PurgeDecision(PurgeOutcome.SKIPPED_FOREIGN, "the VM name is not the pod's own")
     if is_foreign(recorded or owner, trusted):

@@ -27,7 +27,7 @@ from agent.snapshots.model import (
     live_retentions,
     state_of,
 )
-from agent.snapshots.ownership import recorded_owner, replaced_uids
+from agent.snapshots.ownership import is_contested, recorded_owner, replaced_uids
 
 MAX_RETENTIONS_PER_SNAPSHOT = 16
 _UNCLAIMED_STATES = (SnapshotState.UNCLAIMED, SnapshotState.INVALID)
@@ -74,7 +74,8 @@ def decide_sync(
     return SyncDecision(
         facts=replace(
             facts,
-            owner=recorded_owner(facts.owner, claimants, trusted_prefixes),
+            owner=recorded_owner(facts.owner, claimants, trusted_prefixes, contested=facts.contested),
+            contested=facts.contested or (facts.owner is None and is_contested(claimants, trusted_prefixes)),
             retentions=retentions,
             last_used_at=moment.now if before and not claimants else facts.last_used_at,
         ),

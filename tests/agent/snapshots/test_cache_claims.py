@@ -1,0 +1,81 @@
+"""Whose a snapshot is when several pods can have made it, and when a pod's name comes again with another VM."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.snapshots.model import Owner, PurgeOutcome, RetainOutcome
+from tests.agent.snapshots.caching import CacheHost, pod
+
+WEB = pod("ns", "web")
+VM = WEB.vm_name
+FIRST, SECOND = pod("a-b", "c", "uid-first"), pod("a", "b-c", "uid-second")
+BOTH = (FIRST, SECOND)
+SHARED_NAME = FIRST.vm_name
+AGAIN = replace(FIRST, pod_uid="uid-again")
+
+
+@pytest.mark.parametrize("purger", [AGAIN, SECOND])
+@pytest.mark.parametrize(
+    "later",
+    [[()], [BOTH, ()], [(FIRST,), ()], [(SECOND,), ()], [(AGAIN,), (AGAIN, SECOND), ()]],
+    ids=["both leave", "both stay", "the first stays", "the second stays", "the first comes again"],
+)
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_snapshot_two_pods_may_have_made_is_purged_for_neither(
+    host: CacheHost, purger: Owner, later: list[tuple[Owner, ...]], is_restarted: bool
+) -> None:
+    """F29: both claimed its name before anything was recorded of it; who stays longer did not make it for that."""
+    assert SECOND.vm_name == SHARED_NAME
+    host.write(SHARED_NAME)
+    await host.sync(*BOTH)
+    if is_restarted:
+        await host.crash()
+    for owners in later:
+        await host.sync(*owners)
+    assert await host.purge(purger) == {SHARED_NAME: PurgeOutcome.SKIPPED_FOREIGN}
+    assert await host.retain(purger) is RetainOutcome.RETAINED
+    assert await host.release(purger) == [SHARED_NAME]
+    assert await host.purge_by_person(SHARED_NAME) == {SHARED_NAME: PurgeOutcome.PURGED}
+
+
+@pytest.mark.parametrize(
+    ("claimants", "may_purge", "may_not"),
+    [
+        ((SECOND,), (SECOND,), (FIRST,)),
+        ((AGAIN,), (FIRST,), (SECOND,)),
+        (BOTH, (), BOTH),
+        ((), (FIRST,), (SECOND,)),
+        ((pod("evil", "p", vm_name=SHARED_NAME),), (FIRST,), (SECOND,)),
+    ],
+    ids=["the other", "its successor", "both", "nobody", "a foreign name"],
+)
+async def test_what_takes_a_snapshots_place_is_its_claimants(
+    host: CacheHost, claimants: tuple[Owner, ...], may_purge: tuple[Owner, ...], may_not: tuple[Owner, ...]
+) -> None:
+    """F29: a new snapshot under a name is not the old owner's when another pod with a right to the name made it."""
+    host.write(SHARED_NAME)
+    await host.sync(FIRST)
+    await host.sync(*claimants)
+    host.write(SHARED_NAME)
+    await host.cache.look()
+    await host.sync()
+    for owner in may_not:
+        assert await host.purge(owner) == {SHARED_NAME: PurgeOutcome.SKIPPED_FOREIGN}
+    for owner in may_purge:
+        assert await host.purge(owner) == {SHARED_NAME: PurgeOutcome.PURGED}
+
+
+@pytest.mark.parametrize(
+    ("next_vm", "outcome"), [("vk-ns-other", RetainOutcome.RETAINED), (VM, RetainOutcome.SUPERSEDED)]
+)
+async def test_only_the_next_pod_with_the_same_vm_supersedes(
+    host: CacheHost, next_vm: str, outcome: RetainOutcome
+) -> None:
+    """A pod that comes again under its name with another VM leaves the first one's snapshot to its promise."""
+    host.write(VM)
+    await host.sync(WEB)
+    await host.sync(replace(WEB, pod_uid="uid-next", vm_name=next_vm))
+    assert await host.retain(WEB) is outcome
+    await host.restart()
+    assert await host.retain(WEB) is outcome
