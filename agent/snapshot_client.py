@@ -10,6 +10,8 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -32,7 +34,7 @@ def online(address: str) -> Iterator[SnapshotCacheStub]:
         grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel,
         _told_in_one_sentence(f"the agent at {address}"),
     ):
-        yield SnapshotCacheStub(channel)
+        yield SnapshotCacheStub(grpc.intercept_channel(channel, _Deadline()))
 
 
 @contextlib.contextmanager
@@ -52,8 +54,37 @@ def offline(settings: Settings) -> Iterator[SnapshotCacheStub]:
 
 
 def default_address(settings: Settings) -> str:
-    """Return the address a command on this host calls: the first the agent listens on."""
-    return str(settings.listen[0])
+    """Return the address a command on this host calls: the first the agent listens on without certificates."""
+    return str(next((address for address in settings.listen if address.is_local), settings.listen[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class _CallDetails(grpc.ClientCallDetails):
+    method: str
+    timeout: float | None
+    metadata: Any
+    credentials: Any
+    wait_for_ready: Any
+    compression: Any
+
+
+class _Deadline(grpc.UnaryUnaryClientInterceptor):
+    """Gives up on an agent that does not answer; a collection, which streams, may take its time."""
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:  # noqa: ANN401 # any call
+        """Set the deadline."""
+        details = client_call_details
+        return continuation(
+            _CallDetails(
+                method=details.method,
+                timeout=CALL_SECONDS,
+                metadata=details.metadata,
+                credentials=details.credentials,
+                wait_for_ready=details.wait_for_ready,
+                compression=details.compression,
+            ),
+            request,
+        )
 
 
 class _Served:
@@ -117,4 +148,6 @@ def _told_in_one_sentence(whom: str) -> Iterator[None]:
         code, details = error.code(), error.details()
         if code is grpc.StatusCode.UNAVAILABLE and "connect" in (details or "").lower():
             raise ClientError(f"{whom} does not answer: {details}; with a stopped agent use --offline") from None
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise ClientError(f"{whom} has not answered for {CALL_SECONDS:g} s") from None
         raise ClientError(f"{whom} refused: {details} ({code.name})") from None

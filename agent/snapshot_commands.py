@@ -189,7 +189,7 @@ def purge(vm_name: str, force: bool, dry_run: bool, yes: bool, output: str, **op
             if dry_run or all(result.outcome != pb.PURGE_OUTCOME_PURGED for result in plan):
                 snapshot_printing.print_purge(plan, output)
                 return
-            _confirm(lambda: snapshot_printing.print_purge(plan, "table"), "Remove these snapshots?")
+            _confirm(lambda: snapshot_printing.print_purge(plan, "table"), output)
         snapshot_printing.print_purge(calls.PurgeSnapshots(request(only_tell=False)).results, output)
 
 
@@ -229,7 +229,7 @@ def gc(
             if dry_run or not plan[-1].summary.removed_count:
                 _show_collection(plan, output)
                 return
-            _confirm(lambda: _show_collection(plan, "table"), "Remove these snapshots?")
+            _confirm(lambda: _show_collection(plan, "table"), output)
             request.dry_run = False
         if output != "table":
             snapshot_printing.print_collection(list(calls.CollectGarbage(request)), output)
@@ -278,10 +278,13 @@ def _follow(messages: "Iterator[pb.CollectGarbageResponse]", total: int | None) 
     click.echo(end)
 
 
-def _confirm(show_plan: Callable[[], None], question: str) -> None:
+def _confirm(show_plan: Callable[[], None], output: str) -> None:
+    """Show the plan and ask; end the command unless the answer is yes, or when nobody can answer."""
+    if output != "table":
+        fail(f"nothing was removed: -o {output} is for programs; add --yes to remove, --dry-run to look", 2)
     show_plan()
     if not sys.stdin.isatty():
         fail("nothing was removed: there is nobody to ask here; add --yes to remove, --dry-run to look", 2)
-    if not click.confirm(question):
+    if not click.confirm("Remove these snapshots?"):
         click.echo("nothing was removed")
         sys.exit(0)

@@ -53,7 +53,7 @@ def admit(known: Authority, caller: Caller, *, keeping: bool = False) -> Authori
     if known.cluster_id and caller.cluster_id != known.cluster_id and (caller.cluster_id or not caller.is_person):
         raise WrongClusterError(
             f"cluster_id is {quoted(caller.cluster_id)}, this host belongs to cluster {quoted(known.cluster_id)};"
-            " an operator can accept another cluster on the host"
+            " if it was given to another, run on it: cocoon-node-agent accept cluster"
         )
     if caller.epoch is None:
         return known
