@@ -50,7 +50,8 @@ class Reply:
 class AgentBook:
     """What one node's agent was told.
 
-    `told` is what the last acknowledged set named, by pod UID; `unsure` that the answer to a later set was lost.
+    `told` is what the last acknowledged set named, by pod UID; `unsure` that the answer to a later set was lost;
+    `due` that something changed since the last set was made.
     `channel` is the connection it was told over, `synced_at` when that was acknowledged. `setbacks` counts syncs in a
     row after which something could not be purged. `undone` are UIDs of owners and since when their snapshots wait for a
     decision to be carried out. `slots` keep what is sent at once below what the agent takes at once.
@@ -59,6 +60,7 @@ class AgentBook:
     node: str
     told: dict[str, PodRecord] = field(default_factory=dict)
     unsure: bool = True
+    due: bool = False
     channel: object = None
     synced_at: float = float("-inf")
     reply: Reply | None = None

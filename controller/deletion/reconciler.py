@@ -72,6 +72,7 @@ class DeletionReconciler:
     def owners_changed(self, node: str) -> None:
         """See PodListener."""
         if self._may_act() and self._pods.has_synced and self._channels.is_known(node):
+            self._book(node).due = True
             self.syncs.add(node)
 
     def pod_deleted(self, record: PodRecord) -> None:
@@ -125,11 +126,15 @@ class DeletionReconciler:
         epoch = self._leadership.epoch or 0
         self._revision += 1
         revision = self._revision
-        book.unsure = True
-        if self._audit_only:
-            found = await self._calls.list_unclaimed(node)
-        else:
-            found = await self._calls.sync_owners(node, [record.owner() for record in named], revision)
+        book.unsure, book.due = True, False
+        try:
+            if self._audit_only:
+                found = await self._calls.list_unclaimed(node)
+            else:
+                found = await self._calls.sync_owners(node, [record.owner() for record in named], revision)
+        except AgentCallError:
+            book.due = True
+            raise
         reply = Reply(epoch, revision, found, frozenset(record.uid for record in named))
         book.acknowledged(named, reply, channel, self.clock())
         OWNER_SYNCS.labels("applied").inc()
@@ -262,7 +267,8 @@ class DeletionReconciler:
                 continue
             book = self._books.get(node)
             spread = zlib.crc32(node.encode()) % 100 / 100 * self._pace.resync_spread
-            if book is None or book.channel is not channel or now - book.synced_at > self._pace.resync + spread:
+            told_at = float("-inf") if book is None or book.due or book.channel is not channel else book.synced_at
+            if now - told_at > self._pace.resync + spread:
                 self.syncs.add(node)
         for node in [node for node in self._books if not self._channels.is_known(node)]:
             del self._books[node]
