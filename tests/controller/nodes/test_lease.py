@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
+from common.tasks import end_tasks
 from controller.kube.access import load_access
 from controller.kube.client import KubeClient
 from controller.nodes.lease import LeaseKeeper
@@ -43,16 +45,20 @@ async def client(control_plane: ControlPlane) -> AsyncIterator[KubeClient]:
 
 
 @pytest.fixture
-async def keeping(client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[LeaseKeeper, Watcher]]:
-    """A keeper whose loop runs, with a rhythm of 0.3 s."""
+async def keeping(
+    client: KubeClient, kube: KubeApi, node_name: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[LeaseKeeper, Watcher]]:
+    """A keeper with a rhythm of 0.3 s that has renewed the Lease of `node_name`, whose agent is heard from."""
     monkeypatch.setattr("controller.nodes.lease.RENEW_SECONDS", 0.3)
-    watcher = Watcher()
+    watcher = Watcher({node_name})
     keeper = LeaseKeeper(client, watcher, read_clocks)
     loop = asyncio.create_task(keeper.run())
+    node = kube.create(NODES, {"metadata": {"name": node_name}})
+    keeper.keep(node_name, node["metadata"]["uid"])
+    await wait_for_async(lambda: renewed_at(kube, node_name), what="the first renewal")
     yield keeper, watcher
     assert not loop.done(), "the loop never ends by itself"
-    loop.cancel()
-    await asyncio.gather(loop, return_exceptions=True)
+    await end_tasks([loop])
 
 
 def lease(kube: KubeApi, name: str) -> dict[str, Any]:
@@ -67,6 +73,14 @@ async def renewed_since(kube: KubeApi, name: str, before: str) -> None:
     await wait_for_async(lambda: renewed_at(kube, name) > before, what=f"the lease {name} being renewed")
 
 
+def is_ready_and_kept(kube: KubeApi, name: str) -> bool:
+    return is_ready(kube, name) and renewed_at(kube, name) != ""
+
+
+def has_cpu(kube: KubeApi, name: str, cpu: str) -> bool:
+    return bool(find(kube, name)["status"]["capacity"]["cpu"] == cpu)
+
+
 def put_lease(kube: KubeApi, name: str, holder: str, *, age_seconds: float = 0.0) -> str:
     at = (datetime.now(UTC) - timedelta(seconds=age_seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 40, "renewTime": at}
@@ -74,18 +88,9 @@ def put_lease(kube: KubeApi, name: str, holder: str, *, age_seconds: float = 0.0
     return at
 
 
-def node_uid(kube: KubeApi, name: str) -> str:
-    return str(kube.create(NODES, {"metadata": {"name": name}})["metadata"]["uid"])
-
-
-async def test_a_kept_lease_is_made_and_renewed(
-    keeping: tuple[LeaseKeeper, Watcher], kube: KubeApi, node_name: str
-) -> None:
-    keeper, watcher = keeping
-    watcher.heard.add(node_name)
-    keeper.keep(node_name, node_uid(kube, node_name))
-    first = await wait_for_async(lambda: renewed_at(kube, node_name))
-    await renewed_since(kube, node_name, first)
+@pytest.mark.usefixtures("keeping")
+async def test_a_kept_lease_is_made_and_renewed(kube: KubeApi, node_name: str) -> None:
+    await renewed_since(kube, node_name, renewed_at(kube, node_name))
     await renewed_since(kube, node_name, renewed_at(kube, node_name))
 
 
@@ -93,9 +98,6 @@ async def test_a_silent_agents_lease_runs_out_and_a_returning_ones_is_renewed_at
     keeping: tuple[LeaseKeeper, Watcher], kube: KubeApi, node_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper, watcher = keeping
-    watcher.heard.add(node_name)
-    keeper.keep(node_name, node_uid(kube, node_name))
-    await wait_for_async(lambda: renewed_at(kube, node_name))
     watcher.heard.clear()
     await wait_for_async(lambda: keeper._kept[node_name].idle)
     last = renewed_at(kube, node_name)
@@ -108,27 +110,18 @@ async def test_a_silent_agents_lease_runs_out_and_a_returning_ones_is_renewed_at
     await renewed_since(kube, node_name, last)
 
 
-async def test_what_others_put_on_a_lease_stays(
-    keeping: tuple[LeaseKeeper, Watcher], kube: KubeApi, node_name: str
-) -> None:
-    keeper, watcher = keeping
-    watcher.heard.add(node_name)
-    keeper.keep(node_name, node_uid(kube, node_name))
-    await wait_for_async(lambda: renewed_at(kube, node_name))
+@pytest.mark.usefixtures("keeping")
+async def test_what_others_put_on_a_lease_stays(kube: KubeApi, node_name: str) -> None:
     kube.merge(f"{LEASES}/{node_name}", {"metadata": {"annotations": {"note": "theirs"}}})
     await renewed_since(kube, node_name, renewed_at(kube, node_name))
     await renewed_since(kube, node_name, renewed_at(kube, node_name))
     assert lease(kube, node_name)["metadata"]["annotations"] == {"note": "theirs"}
 
 
-async def test_a_deleted_lease_is_made_again(
-    keeping: tuple[LeaseKeeper, Watcher], kube: KubeApi, node_name: str
-) -> None:
+@pytest.mark.usefixtures("keeping")
+async def test_a_deleted_lease_is_made_again(kube: KubeApi, node_name: str) -> None:
     """F33: the Lease is deleted and created again."""
-    keeper, watcher = keeping
-    watcher.heard.add(node_name)
-    keeper.keep(node_name, node_uid(kube, node_name))
-    before = await wait_for_async(lambda: lease(kube, node_name).get("metadata", {}).get("uid"))
+    before = lease(kube, node_name)["metadata"]["uid"]
     kube.delete(f"{LEASES}/{node_name}")
     await wait_for_async(lambda: lease(kube, node_name).get("metadata", {}).get("uid", before) != before)
 
@@ -137,9 +130,6 @@ async def test_a_renewal_by_somebody_else_is_noticed_and_left_to_them(
     keeping: tuple[LeaseKeeper, Watcher], kube: KubeApi, node_name: str
 ) -> None:
     keeper, watcher = keeping
-    watcher.heard.add(node_name)
-    keeper.keep(node_name, node_uid(kube, node_name))
-    await wait_for_async(lambda: renewed_at(kube, node_name))
     kube.merge(f"{LEASES}/{node_name}", {"spec": {"holderIdentity": "vk"}})
     await wait_for_async(lambda: watcher.foreign == {node_name: "vk"})
     seen = keeper.lease(node_name)
@@ -205,7 +195,7 @@ async def test_status_writes_that_hang_delay_no_lease(
             for name in names:
                 part.observe_report(AGENT, report(name))
             for name in names:
-                await wait_for_async(lambda name=name: is_ready(kube, name) and renewed_at(kube, name))
+                await wait_for_async(partial(is_ready_and_kept, kube, name))
             client.stuck = True
             for name in names:
                 part.observe_report(AGENT, report(name, revision=2, capacity={**report().capacity, "cpu": "16"}))
@@ -214,8 +204,7 @@ async def test_status_writes_that_hang_delay_no_lease(
                 await renewed_since(kube, name, renewed_at(kube, name))
             assert all(find(kube, name)["status"]["capacity"]["cpu"] == "32" for name in names)
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await end_tasks([running])
             for name in names:
                 remove(kube, name)
 
@@ -229,17 +218,14 @@ async def test_a_capacity_that_changes_all_the_time_keeps_leases_and_ready(
     running = asyncio.create_task(part.run())
     try:
         part.observe_report(AGENT, report(node_name))
-        await wait_for_async(lambda: is_ready(kube, node_name) and renewed_at(kube, node_name))
+        await wait_for_async(partial(is_ready_and_kept, kube, node_name))
         renewals = set()
         for revision in range(2, 30):
             capacity = {**report().capacity, "cpu": str(revision)}
             part.observe_report(AGENT, report(node_name, revision=revision, capacity=capacity))
-            await wait_for_async(
-                lambda revision=revision: find(kube, node_name)["status"]["capacity"]["cpu"] == str(revision)
-            )
+            await wait_for_async(partial(has_cpu, kube, node_name, str(revision)))
             renewals.add(renewed_at(kube, node_name))
             assert is_ready(kube, node_name)
         assert len(renewals) > 1
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await end_tasks([running])
