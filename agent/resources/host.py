@@ -9,6 +9,8 @@ import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from common.quantity import MAX_INT64
+
 _MAX_FILE_BYTES = 65536
 _MILLICORES_PER_CORE = 1000
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -129,7 +131,12 @@ class HostProbe:
             raise ProbeError("ephemeral-storage", origin, os.strerror(error.errno or 0)) from None
         if space.f_blocks == 0 or space.f_frsize == 0:
             raise ProbeError("ephemeral-storage", origin, "the file system reports no blocks")
-        return StorageReading(space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize, device)
+        total_bytes = space.f_blocks * space.f_frsize
+        if total_bytes > MAX_INT64:
+            raise ProbeError("ephemeral-storage", origin, "the file system reports more than 2^63-1 bytes")
+        # Blocks kept for root make the free ones negative on some file systems, which arrives as a huge number here.
+        available_blocks = space.f_bavail if space.f_bavail <= space.f_blocks else 0
+        return StorageReading(total_bytes, available_blocks * space.f_frsize, device)
 
 
 def _read(resource: str, path: str) -> bytes:

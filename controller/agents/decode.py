@@ -34,6 +34,8 @@ S = TypeVar("S", bound=Sized)
 _MAX_ENTRIES: Final = 64
 _MAX_TEXT: Final = 1024
 _MAX_MESSAGE: Final = 32 * 1024
+# A call and the longest path an agent takes.
+_MAX_ORIGIN: Final = 5 * 1024
 
 _REQUIRED_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 _HOST_FACTS: Final = ("cpu_model", "architecture", "kernel_version", "os_image", "boot_id", "machine_id", "system_uuid")
@@ -217,7 +219,7 @@ def _explanation(entry: pb.ResourceExplanation) -> ResourceExplanation:
     return ResourceExplanation(
         name=_text("resources.name", entry.name),
         source=_SOURCES.get(entry.source, "PROBED"),
-        origin=_text("resources.origin", entry.origin),
+        origin=_text("resources.origin", entry.origin, _MAX_ORIGIN),
         raw_value=entry.raw_value,
         adjustments=tuple(
             Adjustment(_text("resources.adjustments.reason", step.reason), step.value)

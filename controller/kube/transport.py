@@ -90,8 +90,9 @@ class KubeTransport:
         while True:
             started_at = time.monotonic()
             try:
-                if lean and self._lean is not None and not self._proxy:
-                    return await self._send_lean(method, path, query, data or b"", content_type, timeout_seconds)
+                pool = self._lean if lean and not self._proxy else None
+                if pool is not None:
+                    return await self._send_lean(pool, method, path, query, data or b"", content_type, timeout_seconds)
                 return await self._send(method, path, query, data, content_type, timeout)
             except Unauthorized as exc:
                 if renewed or not await self._renew_credentials(started_at, exc):
@@ -163,6 +164,7 @@ class KubeTransport:
 
     async def _send_lean(
         self,
+        pool: LeanPool,
         method: str,
         path: str,
         query: Mapping[str, str] | None,
@@ -170,13 +172,12 @@ class KubeTransport:
         content_type: str,
         timeout_seconds: float,
     ) -> bytes:
-        assert self._lean is not None  # noqa: S101 - asked by the caller, for the type checker
         request = f"{method} {path}"
         headers = await self._headers(content_type)
         suffix = f"?{urlencode(query)}" if query else ""
         try:
             async with asyncio.timeout(timeout_seconds):
-                answer = await self._lean.request(method, path + suffix, headers, data)
+                answer = await pool.request(method, path + suffix, headers, data)
         except OSError as exc:
             raise _unavailable(request, exc) from exc
         if answer.status >= 300:
@@ -260,6 +261,10 @@ class KubeTransport:
                 # Requests that are under way may end on the old session; the next renewal closes it.
                 self._retired.append(self._session)
                 self._session = None
+            if self._lean is not None:
+                # The next request makes a new one, with the new client certificate.
+                self._lean.close()
+                self._lean = None
             return True
 
     async def _close_retired(self) -> None:

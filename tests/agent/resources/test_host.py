@@ -96,6 +96,37 @@ def test_storage_is_the_file_system_of_the_directory(tmp_path: Path) -> None:
         probe_of(FIXTURES / "arm64", link).read_storage()
 
 
+@pytest.mark.parametrize(
+    ("blocks", "available", "available_bytes"),
+    [
+        (1000, 0, 0),
+        (1000, 1000, 4_096_000),
+        (1000, 1001, 0),
+        (1000, 2**64 - 5, 0),
+        (2**51 - 1, 2**51 - 1, 2**63 - 4096),
+    ],
+)
+def test_free_space_is_never_more_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, available: int, available_bytes: int
+) -> None:
+    """A negative number of free blocks arrives as a huge one; a full disk must not be sold as an empty one."""
+    pretend_space(monkeypatch, blocks, available)
+    reading = probe_of(FIXTURES / "arm64", tmp_path).read_storage()
+    assert (reading.total_bytes, reading.available_bytes) == (blocks * 4096, available_bytes)
+
+
+def test_a_size_that_no_quantity_holds_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File systems over a network make sizes up."""
+    pretend_space(monkeypatch, 2**51, 1)
+    with pytest.raises(ProbeError, match=r"reports more than 2\^63-1 bytes"):
+        probe_of(FIXTURES / "arm64", tmp_path).read_storage()
+
+
+def pretend_space(monkeypatch: pytest.MonkeyPatch, blocks: int, available: int) -> None:
+    answer = os.statvfs_result((4096, 4096, blocks, available, available, 1, 1, 1, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: answer)
+
+
 def test_a_missing_root_directory_is_an_error(tmp_path: Path) -> None:
     """F5: never the size of a directory further up."""
     with pytest.raises(ProbeError, match="No such file"):

@@ -41,6 +41,13 @@ def test_whole_report() -> None:
     assert taken.observed_at.utcoffset() is not None
 
 
+def test_the_longest_path_an_agent_takes_is_an_origin() -> None:
+    report = sample_report("node-a")
+    origin = "statvfs /" + "x" * 4094
+    report.resources.add(name="ephemeral-storage", origin=origin)
+    assert decode_report(report, "node-a").resources[0].origin == origin
+
+
 def test_heartbeat_is_no_report() -> None:
     assert decode_message(pb.WatchNodeResourcesResponse().SerializeToString(), "node-a") is None
 
@@ -48,8 +55,8 @@ def test_heartbeat_is_no_report() -> None:
 def test_unknown_fields_and_enum_values_are_tolerated() -> None:
     """A newer agent may say more than this controller knows."""
     report = sample_report("node-a")
-    report.conditions.add(type="CocoonNew", status=9)  # type: ignore[arg-type]
-    report.resources.add(name="cpu", source=7)  # type: ignore[arg-type]
+    report.conditions.add(type="CocoonNew", status=9)
+    report.resources.add(name="cpu", source=7)
     report.addresses.add(type="ExternalDNS", address="whatever")
     unknown_field = b"\xf2\x3f\x03abc"  # number 1022, three bytes
     payload = pb.WatchNodeResourcesResponse(report=report).SerializeToString()

@@ -246,6 +246,25 @@ async def test_requests_refused_together_share_one_renewal(monkeypatch: pytest.M
     assert len(reloads) == 1
 
 
+async def test_renewed_credentials_are_those_of_lean_requests_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client certificate belongs to the connection: a renewed one needs new connections of every kind."""
+    made = []
+
+    async def reload(self: Access) -> None:
+        """Nothing to read."""
+
+    def ssl_context(self: Access) -> None:
+        made.append(self)
+
+    monkeypatch.setattr(Access, "reload", reload)
+    monkeypatch.setattr(Access, "ssl_context", ssl_context)
+    async with serving(text(b"{}"), status(401), text(b'{"new":1}')) as (_, client):
+        await client.get_bytes("/x")
+        assert len(made) == 1
+        assert await client.replace("/x", {}, lean=True) == b'{"new":1}'
+        assert len(made) == 2
+
+
 async def test_a_stream_gives_its_pieces_and_ends() -> None:
     async with serving(text(b"one\ntwo\n")) as (_, client), client.stream_bytes("/x") as pieces:
         assert b"".join([piece async for piece in pieces]) == b"one\ntwo\n"
