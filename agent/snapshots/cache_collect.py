@@ -16,6 +16,7 @@ from agent.snapshots.cache_removal import remove_snapshot, require_ledger
 from agent.snapshots.cache_settings import CollectionMode
 from agent.snapshots.collection import (
     Candidate,
+    CollectionRank,
     CollectionReason,
     DiskUse,
     PlannedRemoval,
@@ -23,6 +24,7 @@ from agent.snapshots.collection import (
     is_collectable,
     plan_collection,
     pressure_of,
+    rank_of,
 )
 from agent.snapshots.errors import LedgerUnavailableError, SnapshotError, StoreUnavailableError, TooManyRequestsError
 from agent.snapshots.inventory import KnownSnapshot
@@ -178,12 +180,14 @@ class Collector:
         if changed or record is None:
             return _done(doomed.item, CollectionOutcome.SKIPPED, changed)
         try:
-            await remove_snapshot(core, record)
+            removal = await remove_snapshot(core, record)
         except (StoreUnavailableError, LedgerUnavailableError) as error:
             return _done(doomed.item, CollectionOutcome.FAILED, str(error))
         except SnapshotError as error:
             await self._refresher.look_at([record.name])
             return _done(doomed.item, CollectionOutcome.SKIPPED, str(error))
+        if removal.already_gone:
+            return _done(doomed.item, CollectionOutcome.SKIPPED, "it is gone")
         counters, reason = core.counters, doomed.item.reason
         counters.collected[reason] = counters.collected.get(reason, 0) + 1
         counters.collected_bytes[reason] = counters.collected_bytes.get(reason, 0) + doomed.item.bytes
@@ -199,6 +203,22 @@ async def disk_use(core: CacheCore) -> DiskUse:
         trash_bytes=core.store.trash_bytes(),
         total_inodes=usage.total_inodes,
         available_inodes=usage.available_inodes,
+    )
+
+
+def reclaimable_bytes(core: CacheCore) -> int:
+    """Return what a collection gives back by removing what is retained with a verified backup, in bytes.
+
+    Only what it would really take: nothing foreign or unreadable, nothing kept after a disruption, and nothing at all
+    while collections do not remove.
+    """
+    if core.settings.collection is not CollectionMode.ON:
+        return 0
+    candidates = (_candidate(core, record) for record in core.inventory.in_states(SnapshotState.RETAINED))
+    return sum(
+        one.exclusive_bytes
+        for one in candidates
+        if rank_of(one) is CollectionRank.BACKED_UP and is_collectable(one, core.moment())
     )
 
 
@@ -222,6 +242,7 @@ def _candidate(core: CacheCore, record: KnownSnapshot) -> Candidate:
         shared_files=record.entry.linked_files,
         foreign=owner is not None and is_foreign(owner, core.settings.trusted_vm_prefixes),
         unreadable=record.is_unreadable,
+        restoring=core.is_restoring(record),
     )
 
 
@@ -233,6 +254,8 @@ def _why_not(core: CacheCore, doomed: _Doomed, record: KnownSnapshot | None) -> 
         return "another snapshot stands under the name now"
     if record.facts.retentions != doomed.retentions:
         return "its retention has changed"
+    if core.is_restoring(record) or record.last_use_at != doomed.item.last_use_at:
+        return "it has been used since the plan was made"
     if not is_collectable(_candidate(core, record), core.moment(), core.settings.grace_seconds):
         return f"it is {record.state.name} now"
     if not _picture_is_complete(core):

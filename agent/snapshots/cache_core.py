@@ -34,6 +34,10 @@ CrashPoint = Callable[[str], None]
 """Called with the name of each point at which a crash must lose nothing; does nothing outside tests."""
 
 
+# Who restores a copy verifies it first; its claim follows with the next owner sync, which comes at every change.
+RESTORE_SECONDS = 120.0
+
+
 def no_crash(_name: str) -> None:
     """Go on."""
 
@@ -76,6 +80,7 @@ class CacheCore:
         self.store_fault: StoreUnavailableError | None = None
         self.refusal: SnapshotError | None = None
         self.closed = False
+        self._verified_boot: dict[SnapshotKey, float] = {}
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="snapshot-store")
         self._running: set[asyncio.Task[object]] = set()
 
@@ -150,6 +155,17 @@ class CacheCore:
             return SyncKnowledge()
         age = self.clock.boot() - self.applied_boot
         return SyncKnowledge(self.applied, age <= self.settings.sync_max_age_seconds)
+
+    def note_restore(self, record: KnownSnapshot) -> None:
+        """Remember that somebody is about to restore a snapshot."""
+        boot = self.clock.boot()
+        recent = {key: at for key, at in self._verified_boot.items() if boot - at <= RESTORE_SECONDS}
+        self._verified_boot = {**recent, record.key: boot}
+
+    def is_restoring(self, record: KnownSnapshot) -> bool:
+        """Whether somebody was about to restore a snapshot moments ago."""
+        at = self._verified_boot.get(record.key)
+        return at is not None and self.clock.boot() - at <= RESTORE_SECONDS
 
     def note_store_fault(self, error: StoreUnavailableError | None) -> None:
         """Remember that the store is not available, or is again."""

@@ -190,10 +190,11 @@ async def _result(
     """Count a removal that was tried, and return what the caller is told of it."""
     size = record.entry.allocated_bytes
     if isinstance(outcome, Removal):
+        if outcome.already_gone:
+            return PurgeResult(record.name, PurgeOutcome.NOTHING_TO_PURGE, message="it was gone already")
         core.counters.purged += 1
         core.counters.purged_bytes += size
-        done = PurgeOutcome.NOTHING_TO_PURGE if outcome.already_gone else PurgeOutcome.PURGED
-        return PurgeResult(record.name, done, size)
+        return PurgeResult(record.name, PurgeOutcome.PURGED, size)
     for kind, skipped in _SKIPPED.items():
         if isinstance(outcome, kind):
             if skipped is PurgeOutcome.SKIPPED_NEWER:

@@ -200,6 +200,7 @@ async def _verify(core: CacheCore, refresher: Refresher, name: str, expected: st
             " it is a stale copy: pull the expected one from the registry"
         )
     if record.vm_name:
+        core.note_restore(record)
         used = replace(record.facts, last_used_at=core.moment().now)
         core.observe(record, used)
     return record

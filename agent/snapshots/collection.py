@@ -54,8 +54,9 @@ class SharedFile(Protocol):
 class Candidate:
     """A snapshot whose owner is gone, as a plan sees it.
 
-    `retentions` are those that hold now. `foreign`: its owner is unmanaged or its VM name is not its own; such a one
-    and one that is `unreadable` are never in a plan. `exclusive_bytes` come back with it whatever else goes.
+    `retentions` are those that hold now. `foreign`: its owner is unmanaged or its VM name is not its own;
+    `restoring`: somebody has just verified it and is about to restore it. Such ones and one that is `unreadable` are
+    never in a plan. `exclusive_bytes` come back with it whatever else goes.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Candidate:
     shared_files: Sequence[SharedFile] = ()
     foreign: bool = False
     unreadable: bool = False
+    restoring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ def rank_of(candidate: Candidate) -> CollectionRank:
 
 def is_collectable(candidate: Candidate, moment: Moment, grace_seconds: float = GRACE_SECONDS) -> bool:
     """Whether a plan may name it at all. While the clock is in doubt no grace period ends."""
-    if candidate.foreign or candidate.unreadable:
+    if candidate.foreign or candidate.unreadable or candidate.restoring:
         return False
     if candidate.state is SnapshotState.RETAINED:
         return True

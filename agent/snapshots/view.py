@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from agent.resources.overlays import KnownVm
 from agent.resources.report import Condition
 from agent.snapshots.cache import SnapshotCache
+from agent.snapshots.cache_collect import reclaimable_bytes
 from agent.snapshots.errors import StoreFault
-from agent.snapshots.model import SnapshotState
 from agent.snapshots.upkeep import Upkeep
 
 _OTHER_DISK = frozenset(
@@ -32,12 +32,8 @@ class CacheView:
                 yield KnownVm(owner.vm_id, owner.ephemeral_storage_request_bytes)
 
     def reclaimable_bytes(self) -> int:
-        """Return what removing the retained snapshots with a verified backup would give back, in bytes."""
-        return sum(
-            record.entry.exclusive_bytes
-            for record in self._cache.core.inventory.in_states(SnapshotState.RETAINED)
-            if all(kept.backup_verified for kept in record.facts.retentions)
-        )
+        """Return what collecting the retained snapshots with a verified backup would give back, in bytes."""
+        return reclaimable_bytes(self._cache.core)
 
     def storage_problem(self) -> str | None:
         """Return why the storage must not be believed now, None when it may.
