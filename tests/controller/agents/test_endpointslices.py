@@ -95,7 +95,7 @@ async def test_followed_on_the_real_api_server(control_plane: ControlPlane, kube
             assert source.answered
             assert source.problem == ""
             assert [e.address for e in published[-1]] == ["10.0.0.1:7443"]
-            more = {"endpoints": [*body["endpoints"], {"addresses": ["10.0.0.2"], "nodeName": "node-b"}]}  # type: ignore[misc]
+            more = {"endpoints": [*body["endpoints"], {"addresses": ["10.0.0.2"], "nodeName": "node-b"}]}
             await asyncio.to_thread(kube.merge, f"{path}/agents-1", more)
             await wait_for_async(lambda: len(published[-1]) == 2, what="the second endpoint")
             await asyncio.to_thread(kube.delete, f"{path}/agents-1")

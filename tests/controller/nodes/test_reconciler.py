@@ -52,6 +52,7 @@ async def test_a_report_becomes_a_node_and_a_lease(control_plane: ControlPlane, 
         running.reconciler.observe_report(AGENT, report(node_name, provider_id="cocoon://a"))
         await settled(kube, node_name)
         lease = await wait_for_async(lambda: kube.find(f"{LEASES}/{node_name}"), what="the lease")
+        assert lease is not None
     node = find(kube, node_name)
     assert node["spec"]["providerID"] == "cocoon://a"
     assert TAINT in node["spec"]["taints"]

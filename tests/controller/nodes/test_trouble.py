@@ -88,6 +88,7 @@ async def test_writes_that_fail_in_every_way_end_in_the_right_state(
             part.observe_report(AGENT, report(node_name, provider_id="cocoon://a"))
             await wait_for_async(lambda: is_ready(kube, node_name), 60)
             lease = await wait_for_async(lambda: kube.find(f"{LEASES}/{node_name}"), 60)
+            assert lease is not None
             assert not running.done()
         finally:
             running.cancel()
