@@ -113,7 +113,7 @@ def _decide(
         )
         for record in records
     ]
-    decision = decide_retain(request, targets, core.journal.superseded, moment)
+    decision = decide_retain(request, targets, core.journal.superseded, moment, core.settings.trusted_vm_prefixes)
     facts = {
         record.name: core.settled(record, decision.facts[record.name], moment)
         for record in records

@@ -27,7 +27,7 @@ from agent.snapshots.model import (
     live_retentions,
     state_of,
 )
-from agent.snapshots.ownership import is_contested, recorded_owner, replaced_uids
+from agent.snapshots.ownership import is_contested, owns_its_name, recorded_owner, replaced_uids
 
 MAX_RETENTIONS_PER_SNAPSHOT = 16
 _UNCLAIMED_STATES = (SnapshotState.UNCLAIMED, SnapshotState.INVALID)
@@ -68,9 +68,11 @@ def decide_sync(
     left = [owner for owner in before if owner.pod_uid not in claiming and owner.pod_uid not in replaced]
     ended = tuple(kept for kept in facts.retentions if kept.owner.pod_uid in replaced)
     retentions = tuple(kept for kept in facts.retentions if kept.owner.pod_uid not in replaced)
-    kept_for = tuple(owner for owner in left if owner.keep_on_delete) if keepable else ()
-    for owner in kept_for:
-        retentions = _with_promise(retentions, Retention(owner, RetainReason.SEAT_RELEASE, moment.now))
+    kept_for: tuple[Owner, ...] = ()
+    for owner in left:
+        promised = _with_promise(retentions, Retention(owner, RetainReason.SEAT_RELEASE, moment.now))
+        if keepable and owner.keep_on_delete and _has_room(promised, owner, trusted_prefixes):
+            retentions, kept_for = promised, (*kept_for, owner)
     return SyncDecision(
         facts=replace(
             facts,
@@ -155,11 +157,13 @@ def decide_retain(
     targets: Sequence[RetainTarget],
     superseded_uids: Collection[str],
     moment: Moment,
+    trusted_prefixes: tuple[str, ...] = (),
 ) -> RetainDecision:
     """Decide a retain for the snapshots of the owner's VM, the hibernate image being the one with the VM's own name.
 
     Raises SnapshotIdMismatchError when the hibernate image is not the expected one, SnapshotInvalidError when what is
-    to be kept is no snapshot, TooManyRequestsError when too many owners keep it already.
+    to be kept is no snapshot, TooManyRequestsError when too many owners keep it already and this one has no right to
+    the name.
     """
     present = [target for target in targets if target.present]
     if not present:
@@ -180,7 +184,8 @@ def decide_retain(
             " see its problems, and restore from the registry"
         )
     return RetainDecision(
-        RetainOutcome.RETAINED, {target.name: _retained(target.facts, request, moment) for target in usable}
+        RetainOutcome.RETAINED,
+        {target.name: _retained(target.facts, request, moment, trusted_prefixes) for target in usable},
     )
 
 
@@ -190,17 +195,28 @@ def decide_release(facts: SnapshotFacts, *, pod_uid: str) -> SnapshotFacts:
     return facts if kept == facts.retentions else replace(facts, retentions=kept)
 
 
-def _retained(facts: SnapshotFacts, request: RetainRequest, moment: Moment) -> SnapshotFacts:
+def _retained(
+    facts: SnapshotFacts, request: RetainRequest, moment: Moment, trusted_prefixes: tuple[str, ...]
+) -> SnapshotFacts:
     expires_at = None if request.ttl_seconds is None else moment.now + request.ttl_seconds
     promise = Retention(request.owner, request.reason, moment.now, expires_at, request.backup_verified)
     retentions = _with_promise(live_retentions(facts, moment), promise)
-    if len(retentions) > MAX_RETENTIONS_PER_SNAPSHOT:
+    if not _has_room(retentions, request.owner, trusted_prefixes):
         raise TooManyRequestsError(
             f"{len(facts.retentions)} owners keep this snapshot of {quoted(request.owner.vm_name)} already;"
             " release one of them first"
         )
     stamped = facts.stamped_in_doubt or (moment.clock_in_doubt and expires_at is not None)
     return replace(facts, retentions=retentions, stamped_in_doubt=stamped)
+
+
+def _has_room(retentions: tuple[Retention, ...], owner: Owner, trusted_prefixes: tuple[str, ...]) -> bool:
+    """Whether an owner's promise may stand among these.
+
+    Whoever may create pods can have any number of them claim a name that is not theirs; what they have kept neither
+    grows without end nor stands in the way of the pod whose name it is.
+    """
+    return len(retentions) <= MAX_RETENTIONS_PER_SNAPSHOT or owns_its_name(owner, trusted_prefixes)
 
 
 def _with_promise(retentions: tuple[Retention, ...], promise: Retention) -> tuple[Retention, ...]:

@@ -212,9 +212,16 @@ def test_promises_of_two_pods_stand_beside_each_other() -> None:
 
 
 def test_promises_on_one_snapshot_are_bounded() -> None:
-    many = tuple(replace(HELD, owner=pod("ns", "web", f"uid-{n}")) for n in range(MAX_RETENTIONS_PER_SNAPSHOT))
+    """F31: pods that claim another's name neither fill the records nor keep its own pod from keeping it."""
+    many = tuple(replace(HELD, owner=replace(OTHER, pod_uid=f"uid-{n}")) for n in range(MAX_RETENTIONS_PER_SNAPSHOT))
+    facts = replace(IMAGE.facts, retentions=many)
     with pytest.raises(TooManyRequestsError):
-        retained(REQUEST, replace(IMAGE, facts=replace(IMAGE.facts, retentions=many)))
+        retained(replace(REQUEST, owner=OTHER), replace(IMAGE, facts=facts))
+    assert len(retained(REQUEST, replace(IMAGE, facts=facts))[1][VM].retentions) == len(many) + 1
+    assert synced(facts, (replace(OTHER, keep_on_delete=True),), ())[0].retentions == many
+    assert len(synced(facts, (KEEPING,), ())[0].retentions) == len(many) + 1
+    again = replace(many[0].owner, keep_on_delete=True)
+    assert len(synced(facts, (again,), ())[0].retentions) == len(many)
 
 
 OWNED = Situation(vm_owned=True)
