@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
+from rich.measure import Measurement
 
 from common.logging import printable
 from common.printing import new_console, new_table, print_data
@@ -17,6 +18,8 @@ from controller.nodes.model import CONTROLLER
 
 _GOOD = frozenset({"CocoonSnapshotCacheReady"})
 """Conditions without a column that should be true."""
+
+_LONGEST_ROW = 10_000
 
 
 def print_nodes(fleet: Sequence[FleetNode], output: str) -> None:
@@ -28,30 +31,34 @@ def print_nodes(fleet: Sequence[FleetNode], output: str) -> None:
         click.echo("no Node of ours in this cluster")
         return
     now = datetime.now(UTC)
-    table = new_table(
-        "NODE", "READY", "AGENT", "LEASE", "POOL", "CPU", "MEMORY", "STORAGE", "HUGEPAGES", "PODS", "NOTICE"
-    )
-    for node in fleet:
-        live = node.live
-        table.add_row(
-            *(
-                printable(cell)
-                for cell in (
-                    live.name,
-                    _status(node, "Ready"),
-                    _agent(node),
-                    _lease(node, now),
-                    live.labels.get("cocoonstack.io/pool", "-"),
-                    _amount(node, "cpu"),
-                    _gibibytes(node, "memory"),
-                    _gibibytes(node, "ephemeral-storage"),
-                    _hugepages(node),
-                    live.allocatable.get("pods", "-"),
-                    ", ".join(_notices(node)) or "-",
-                )
-            )
-        )
-    new_console().print(table)
+    rows = [_row(node, now) for node in fleet]
+    # Most fleets have no huge pages, and the terminal is narrow.
+    columns = [name for name in rows[0] if name != "HUGEPAGES" or any(row[name] != "-" for row in rows)]
+    table = new_table(*columns)
+    for row in rows:
+        table.add_row(*(printable(row[name]) for name in columns))
+    console = new_console()
+    # A row that is too long for the terminal goes on in the next line, as kubectl's does; cells cut in words are worse.
+    unbounded = console.options.update(width=_LONGEST_ROW)
+    console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
+    console.print(table)
+
+
+def _row(node: FleetNode, now: datetime) -> dict[str, str]:
+    live = node.live
+    return {
+        "NODE": live.name,
+        "READY": _status(node, "Ready"),
+        "AGENT": _agent(node),
+        "LEASE": _lease(node, now),
+        "POOL": live.labels.get("cocoonstack.io/pool", "-"),
+        "CPU": _amount(node, "cpu"),
+        "MEMORY": _gibibytes(node, "memory"),
+        "STORAGE": _gibibytes(node, "ephemeral-storage"),
+        "HUGEPAGES": _hugepages(node),
+        "PODS": live.allocatable.get("pods", "-"),
+        "NOTICE": ", ".join(_notices(node)) or "-",
+    }
 
 
 def _node_object(node: FleetNode) -> dict[str, Any]:

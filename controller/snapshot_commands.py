@@ -9,6 +9,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import click
+
 from common.logging import printable
 from controller.app import agent_sources, client_credentials, deletion_settings, open_client
 from controller.config import Settings
@@ -70,6 +72,9 @@ def print_located(found: list[dict[str, Any]], output: str) -> None:
 
     if output != "table":
         print_data(found, output)
+        return
+    if not found:
+        click.echo("no agent that answers has a snapshot of this VM")
         return
     table = new_table("NODE", "SNAPSHOT", "STATE", "KEPT FOR", "BYTES", "POD", "ID")
     for each in found:

@@ -52,3 +52,21 @@ def test_bytes_are_shown_in_one_unit(
     row = _table(capsys, live)
     assert row["MEMORY"] == shown
     assert row["STORAGE"] == "-/-"
+
+
+def test_rows_stay_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    live = LiveNode("host-1", conditions=(LiveCondition("CocoonMemoryOvercommitted", "True"),))
+    print_nodes([FleetNode(live, None)], "table")
+    head, row = capsys.readouterr().out.splitlines()
+    assert "NOTICE" in head
+    assert "CocoonMemoryOvercommitted" in row
+
+
+def test_huge_pages_have_a_column_only_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "HUGEPAGES" not in _table(capsys, LiveNode("host-1", capacity={"cpu": "2"}))
+    pages = {"hugepages-2Mi": "8Gi"}
+    assert _table(capsys, LiveNode("host-1", capacity=pages, allocatable=pages))["HUGEPAGES"] == "2Mi 8.0/8.0Gi"
