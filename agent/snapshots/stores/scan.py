@@ -66,11 +66,14 @@ class DirectoryContents:
 
 
 def version_of(contents: DirectoryContents) -> int:
-    """Return a number that differs when another snapshot stands under the name; a rename does not change it."""
+    """Return a number that differs when another snapshot stands under the name; a rename does not change it.
+
+    It goes by the metadata's change time: unpacking sets the modification time back, and inodes are given out again.
+    """
     metadata = contents.metadata
     if metadata is None:
         return hash((contents.inode, 0))
-    return hash((contents.inode, metadata.st_ino, metadata.st_mtime_ns, metadata.st_size))
+    return hash((contents.inode, metadata.st_ino, metadata.st_ctime_ns, metadata.st_size))
 
 
 def read_contents(directory: int, status: os.stat_result) -> DirectoryContents:

@@ -192,6 +192,35 @@ def test_a_snapshot_swapped_in_the_very_moment_of_removal_is_put_back(
     assert store.trash_bytes() == 0
 
 
+def unpack_over(path: Path) -> None:
+    """Write the metadata in place."""
+    path.write_bytes(path.read_bytes())
+
+
+def unpack_anew(path: Path) -> None:
+    """Write the metadata as `tar` does: what is there goes first, often leaving its inode to the new file."""
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("unpack", [unpack_over, unpack_anew])
+def test_an_export_unpacked_again_is_another_thing(
+    own: DirectoryHarness, store: DirectoryStore, unpack: Callable[[Path], None]
+) -> None:
+    """F32: the same id, size and modification time, and a copy that somebody has just put there to restore it."""
+    own.add("vk-a-b")
+    metadata = own.disk / "vk-a-b" / "snapshot.json"
+    os.utime(metadata, (1, 1))
+    entry = store.verify("vk-a-b")
+    unpack(metadata)
+    os.utime(metadata, (1, 1))
+    assert store.verify("vk-a-b").version != entry.version
+    with pytest.raises(SnapshotChangedError):
+        store.remove(entry)
+    assert metadata.exists()
+
+
 def test_hard_links_count_only_with_their_last_link(
     own: DirectoryHarness, store: DirectoryStore, tmp_path: Path
 ) -> None:
