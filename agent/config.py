@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from agent import config_values as values
 from agent.config_values import ListenAddress
-from common.addresses import canonical_ip
 from common.setting_values import OneOf, WholeNumber, absolute_path, boolean, http_address
 from common.settings import Setting
 
@@ -97,7 +96,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("snapshot_cpu_class", "VK_SNAPSHOT_CPU_CLASS", None, values.label_value,
             "must be a Kubernetes label value: at most 63 letters, digits, '-', '_' and '.', alphanumeric at both ends",
             "Value of the label cocoonstack.io/snapshot-cpu-class; no label when unset."),
-    Setting("node_ip", "VK_NODE_IP", None, canonical_ip, "must be an IPv4 or IPv6 address",
+    Setting("node_ip", "VK_NODE_IP", None, values.host_address, "must be the IPv4 or IPv6 address of one host",
             "The Node's InternalIP; the first non-loopback IPv4 address by default."),
     Setting("provider_id", "VK_PROVIDER_ID", None, values.printable_word,
             "must be at most 253 printable characters without spaces",

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from common import setting_values
-from common.addresses import join_address
+from common.addresses import canonical_ip, join_address
 from common.kubernetes_names import is_name_part, is_node_name
 from common.quantity import Quantity, QuantityError, parse_quantity
 from common.setting_values import absolute_path
@@ -83,6 +83,16 @@ def printable_word(text: str) -> str:
     if len(text) > 253 or not text.isprintable() or " " in text:
         raise ValueError
     return text
+
+
+def host_address(text: str) -> str:
+    """Read the IPv4 or IPv6 address of one host, in its canonical spelling: neither unspecified nor multicast."""
+    address = canonical_ip(text)
+    first = address.partition(".")[0]
+    is_multicast = address.startswith("ff") if ":" in address else int(first) >= 224
+    if is_multicast or first == "0" or address == "::":
+        raise ValueError
+    return address
 
 
 def listen_addresses(text: str) -> tuple[ListenAddress, ...]:
