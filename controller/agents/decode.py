@@ -47,7 +47,6 @@ _LABEL_KEYS: Final = frozenset(
         "kubernetes.io/hostname",
         "kubernetes.io/os",
         "kubernetes.io/arch",
-        "type",
     }
 )
 

@@ -90,6 +90,7 @@ def test_unknown_fields_and_enum_values_are_tolerated() -> None:
         (lambda r: r.labels.update({"topology.kubernetes.io/zone": "z"}), "not a key an agent may manage"),
         (lambda r: r.managed_label_keys.append("team.example/owner"), "not a key an agent may manage"),
         (lambda r: r.managed_label_keys.append("evilcocoonstack.io/x"), "not a key an agent may manage"),
+        (lambda r: r.managed_label_keys.append("type"), "not a key an agent may manage"),
         (lambda r: r.labels.update({"kubernetes.io/hostname": "node-b"}), "another node's name"),
         (lambda r: r.managed_label_keys.extend(f"cocoonstack.io/{n}" for n in range(99)), "managed_label_keys has"),
         (lambda r: r.addresses.add(type="InternalIP", address="192.0.2.1"), "more than one InternalIP"),
