@@ -71,15 +71,17 @@ class Ledger:
     def commit(self, change: LedgerChange, *, urgent: bool = False) -> None:
         """Write one change, whole and durable, or raise with nothing written.
 
-        An urgent one, the record of a removal that gives space back, gives up the ballast when the disk is full.
+        An urgent one comes before a removal that gives space back: it proves that records can be kept and gives up the
+        ballast when the disk is full. It survives the end of the process but is not waited for on the disk: it holds
+        only what would be observed again, and the removal's own record is durable.
         """
         with self._typed_errors("written"):
             try:
-                self._write(change)
+                self._write(change, is_durable=not urgent)
             except sqlite3.OperationalError as error:
                 if not urgent or error_name(error) != "SQLITE_FULL" or not self._ballast.give_up():
                     raise
-                self._write(change)
+                self._write(change, is_durable=False)
 
     def maintain(self) -> None:
         """Give back space in the file and restore the ballast once there is room; for quiet moments."""
@@ -142,10 +144,16 @@ class Ledger:
         if version != len(self._migrations):
             _sync_directory(self._directory)
 
-    def _write(self, change: LedgerChange) -> None:
+    def _write(self, change: LedgerChange, *, is_durable: bool = True) -> None:
         connection = self._connected()
-        with transaction(connection):
-            write_change(connection, change)
+        if not is_durable:
+            connection.execute("PRAGMA synchronous = NORMAL")
+        try:
+            with transaction(connection):
+                write_change(connection, change)
+        finally:
+            if not is_durable:
+                connection.execute("PRAGMA synchronous = FULL")
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -26,6 +26,10 @@ RETRY_SECONDS = 60.0
 # the interpreter lock to those who answer calls.
 REST_SHARE = 0.5
 MAX_REST_SECONDS = 0.02
+# Whoever waits for a removal waits for its fsync, and that waits for whatever we unlink meanwhile. So a snapshot's turn
+# comes when nothing was moved in for a moment, and at the latest after a few of these.
+QUIET_SECONDS = 0.02
+MAX_PATIENCE_SECONDS = 0.25
 
 _IOPRIO_SET_NUMBERS = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS = 1
@@ -53,6 +57,7 @@ class Reclaimer:
         self._idle = threading.Event()
         self._idle.set()
         self._thread: threading.Thread | None = None
+        self._added_at = 0.0
 
     def start(self) -> None:
         """Measure what earlier runs left in the trash, then begin to empty it. May be repeated."""
@@ -73,6 +78,7 @@ class Reclaimer:
         with self._guard:
             self._bytes_by_item[item] = size_bytes
             self._idle.clear()
+        self._added_at = time.monotonic()
         self._wake.set()
 
     def waiting_bytes(self) -> int:
@@ -111,6 +117,7 @@ class Reclaimer:
                 with self._guard:
                     items = sorted(self._bytes_by_item)
                 for item in items:
+                    self._let_removals_go_first()
                     if self._stop.is_set():
                         return has_failed
                     begun_at = time.monotonic()
@@ -124,6 +131,12 @@ class Reclaimer:
             return True
         self._reported.discard("")
         return has_failed
+
+    def _let_removals_go_first(self) -> None:
+        latest = time.monotonic() + MAX_PATIENCE_SECONDS
+        while (wait := min(latest, self._added_at + QUIET_SECONDS) - time.monotonic()) > 0:
+            if self._stop.wait(wait):
+                return
 
     def _remove_item(self, trash: int, item: str) -> bool:
         try:
