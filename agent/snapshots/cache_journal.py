@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from agent.snapshots.errors import LedgerUnavailableError
 from agent.snapshots.ledger import Ledger
-from agent.snapshots.ledger_rows import MAX_GONE_ROWS, MAX_SUPERSEDED, LedgerChange, LedgerState, SnapshotKey
+from agent.snapshots.ledger_rows import MAX_SUPERSEDED, LedgerChange, LedgerState, SnapshotKey, prune_gone
 from agent.snapshots.model import NO_FACTS, Moment, SnapshotFacts
 
 _log = logging.getLogger(__name__)
@@ -144,8 +144,7 @@ class Journal:
         }
         _drop(self._went, went)
         _drop(self._replaced, replaced)
-        while len(self.gone) > MAX_GONE_ROWS:
-            del self.gone[next(iter(self.gone))]
+        prune_gone(self.gone)
 
     async def flush(self, moment: Moment) -> None:
         """Commit the backlog, if there is any; a failure is remembered in `fault`, not raised."""

@@ -16,6 +16,8 @@ from agent.snapshots.authority import Authority
 from agent.snapshots.model import Owner, SnapshotFacts
 
 MAX_GONE_ROWS = 1000
+# What somebody was promised to keep is remembered longer, should a whole disk of it be away for a while.
+MAX_GONE_PROMISES = 4096
 MAX_SUPERSEDED = 4096
 # SQLITE_ERROR while opening: tables that are not there, or not ours.
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")
@@ -135,6 +137,16 @@ def write_change(connection: sqlite3.Connection, change: LedgerChange) -> None:
     _write_superseded(connection, tuple(change.superseded_uids))
 
 
+def prune_gone(gone: dict[SnapshotKey, SnapshotFacts]) -> None:
+    """Forget, oldest first, as many of the snapshots that have left the store as the ledger forgets."""
+    if len(gone) <= MAX_GONE_ROWS:
+        return
+    for is_promised, limit in ((False, MAX_GONE_ROWS), (True, MAX_GONE_PROMISES)):
+        keys = [key for key, facts in gone.items() if bool(facts.retentions) is is_promised]
+        for key in keys[: max(0, len(keys) - limit)]:
+            del gone[key]
+
+
 def is_damage(error: BaseException) -> bool:
     """Whether an error means that the file is no ledger any more, not that it cannot be used now."""
     return isinstance(error, sqlite3.Error) and error_name(error).startswith(_DAMAGE)
@@ -173,11 +185,14 @@ def _write_snapshots(connection: sqlite3.Connection, change: LedgerChange) -> No
         "UPDATE snapshots SET gone = ? WHERE name = ? AND snapshot_id = ?",
         [(newest + number, *key) for number, key in enumerate(gone, start=1)],
     )
-    connection.execute(
-        "DELETE FROM snapshots WHERE gone IN (SELECT gone FROM snapshots WHERE gone IS NOT NULL"
-        " ORDER BY gone DESC LIMIT -1 OFFSET ?)",
-        (MAX_GONE_ROWS,),
-    )
+    if connection.execute("SELECT count(*) FROM snapshots WHERE gone IS NOT NULL").fetchone()[0] > MAX_GONE_ROWS:
+        for is_promised, limit in ((False, MAX_GONE_ROWS), (True, MAX_GONE_PROMISES)):
+            connection.execute(
+                "DELETE FROM snapshots WHERE gone IN (SELECT gone FROM snapshots WHERE gone IS NOT NULL"
+                " AND (json_array_length(CAST(document AS TEXT), '$.retentions') > 0) = ?"
+                " ORDER BY gone DESC LIMIT -1 OFFSET ?)",
+                (is_promised, limit),
+            )
 
 
 def _write_owners(connection: sqlite3.Connection, owners: Sequence[Owner]) -> None:

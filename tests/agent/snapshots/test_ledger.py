@@ -13,7 +13,14 @@ import pytest
 from agent.snapshots.authority import Authority
 from agent.snapshots.errors import LedgerUnavailableError
 from agent.snapshots.ledger import BALLAST_FILE, LEDGER_FILE, Ledger
-from agent.snapshots.ledger_rows import MAX_GONE_ROWS, MAX_SUPERSEDED, LedgerChange, LedgerState
+from agent.snapshots.ledger_rows import (
+    MAX_GONE_PROMISES,
+    MAX_GONE_ROWS,
+    MAX_SUPERSEDED,
+    LedgerChange,
+    LedgerState,
+    prune_gone,
+)
 from agent.snapshots.ledger_schema import MIGRATIONS
 from agent.snapshots.model import RetainReason, Retention, SnapshotFacts, SyncPoint
 from tests.agent.snapshots.caching import START, pod
@@ -82,15 +89,27 @@ def test_owners_are_replaced_as_a_set_and_facts_are_forgotten(ledger: Ledger) ->
 
 
 def test_what_is_gone_is_kept_within_bounds(ledger: Ledger) -> None:
-    keys = [(f"vk-ns-{number}", "id") for number in range(MAX_GONE_ROWS + 50)]
-    ledger.commit(LedgerChange(facts=dict.fromkeys(keys, FACTS)))
-    ledger.commit(LedgerChange(gone=keys[:25]))
-    ledger.commit(LedgerChange(gone=keys[25:]))
+    """Rule 10; what somebody was promised to keep goes last, and is not pushed out by what nobody was."""
+    plain = [(f"vk-ns-{number}", "id") for number in range(MAX_GONE_ROWS + 50)]
+    promised = [(f"vk-kept-{number}", "id") for number in range(MAX_GONE_PROMISES + 50)]
+    for keys, facts in ((promised, FACTS), (plain, SnapshotFacts(owner=WEB))):
+        ledger.commit(LedgerChange(facts=dict.fromkeys(keys, facts)))
+        ledger.commit(LedgerChange(gone=keys))
+    ledger.maintain()
+    assert ledger.size_bytes() <= 8 << 20
+    rows = reopened(ledger).open().rows
+    left = sorted((row.gone or 0, row.name) for row in rows)
+    assert [name for _, name in left] == [name for name, _ in (*promised[50:], *plain[50:])]
+    gone = dict.fromkeys(promised, FACTS) | dict.fromkeys(plain, SnapshotFacts(owner=WEB))
+    prune_gone(gone)
+    assert list(gone) == [*promised[50:], *plain[50:]]
+
+
+def test_pods_that_were_replaced_are_remembered_within_bounds(ledger: Ledger) -> None:
+    """Rule 10."""
     uids = [f"uid-{number}" for number in range(MAX_SUPERSEDED + 10)]
     ledger.commit(LedgerChange(superseded_uids=uids))
-    contents = reopened(ledger).open()
-    assert {row.name for row in contents.rows} == {name for name, _ in keys[50:]}
-    assert contents.superseded_uids == tuple(uids[10:])
+    assert reopened(ledger).open().superseded_uids == tuple(uids[10:])
 
 
 def test_a_snapshot_that_comes_back_is_gone_no_more(ledger: Ledger) -> None:
