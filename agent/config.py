@@ -9,7 +9,15 @@ from dataclasses import dataclass
 
 from agent import config_values as values
 from agent.config_values import ListenAddress
-from common.setting_values import OneOf, WholeNumber, absolute_path, boolean, http_address
+from common.setting_values import (
+    VM_PREFIXES_RULE,
+    OneOf,
+    WholeNumber,
+    absolute_path,
+    boolean,
+    http_address,
+    vm_prefixes,
+)
 from common.settings import Setting
 
 _QUANTITY = "must be a Kubernetes quantity above 0 and at most 2^63-1"
@@ -153,9 +161,8 @@ SETTINGS: tuple[Setting, ...] = (
             "The engine's run directory, where VMs have their disk overlays."),
     Setting("state_dir", "COCOON_NODE_STATE_DIR", "/var/lib/cocoon-node", absolute_path, _PATH,
             "The agent's own records."),
-    Setting("trusted_vm_prefixes", "COCOON_NODE_TRUSTED_VM_PREFIXES", "", values.name_prefixes,
-            "must be a comma-separated list of beginnings of VM names (lower case, digits, '-' and '.')",
-            "VM names of another form that pods may own and so have purged."),
+    Setting("trusted_vm_prefixes", "COCOON_NODE_TRUSTED_VM_PREFIXES", "", vm_prefixes, VM_PREFIXES_RULE,
+            "VM names that are not their pods' own and yet may be purged; the controller needs the same."),
     Setting("collection", "COCOON_NODE_COLLECTION", "on", OneOf("on", "report", "off"), "must be on, report or off",
             "Whether snapshots are collected, only reported, or neither."),
     Setting("high_watermark_percent", "COCOON_NODE_HIGH_WATERMARK_PERCENT", "85", WholeNumber(1, 100),

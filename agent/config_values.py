@@ -14,7 +14,6 @@ from common.setting_values import absolute_path
 
 _SPAN = re.compile(r"([0-9]{1,9})([smhdw])")
 _SPAN_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_NAME_PREFIX = re.compile(r"[a-z0-9][-a-z0-9.]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +112,6 @@ def span_seconds(text: str) -> int:
     if match is None or int(match[1]) == 0:
         raise ValueError
     return int(match[1]) * _SPAN_SECONDS[match[2]]
-
-
-def name_prefixes(text: str) -> tuple[str, ...]:
-    """Read a comma-separated list of prefixes of VM names; an empty text is none of them."""
-    if not text:
-        return ()
-    prefixes = tuple(part.strip() for part in text.split(","))
-    if not all(_NAME_PREFIX.fullmatch(prefix) for prefix in prefixes):
-        raise ValueError
-    return prefixes
 
 
 def words(text: str) -> tuple[str, ...]:

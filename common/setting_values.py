@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from common.addresses import canonical_ip
 
 _WHOLE = re.compile(r"[0-9]{1,18}")
+_VM_PREFIX = re.compile(r"vk-[a-z0-9][-a-z0-9.]{0,200}")
+
+VM_PREFIXES_RULE = "must be a comma-separated list of beginnings of VM names: vk-, then lower case, digits, '-' and '.'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +71,14 @@ def listen_address(text: str) -> tuple[str, int]:
 def http_address(text: str) -> tuple[str, int] | None:
     """Read `off` (None) or the address of the listener for health and metrics."""
     return None if text == "off" else listen_address(text)
+
+
+def vm_prefixes(text: str) -> tuple[str, ...]:
+    """Read a comma-separated list of beginnings of VM names; an empty text is none of them.
+
+    Each begins with `vk-`, because nothing else is ever purged, and says more than that, because it would trust all.
+    """
+    prefixes = tuple(part.strip() for part in text.split(",")) if text else ()
+    if not all(_VM_PREFIX.fullmatch(prefix) for prefix in prefixes):
+        raise ValueError
+    return prefixes

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from common.setting_values import OneOf, WholeNumber, absolute_path, boolean, http_address
+from common.setting_values import (
+    VM_PREFIXES_RULE,
+    OneOf,
+    WholeNumber,
+    absolute_path,
+    boolean,
+    http_address,
+    vm_prefixes,
+)
 from common.settings import EffectiveValue, Setting, SettingsError, gather, parse_all
 from controller.agents.endpoints import AgentEndpoint, parse_endpoints, plain_text_problem, split_address
 from controller.nodes.plan import Lifecycle
@@ -18,7 +26,6 @@ from controller.nodes.plan import Lifecycle
 _PREFIX = "COCOON_NODE_CONTROLLER_"
 _PATH = "must be an absolute path"
 _NAMESPACED = re.compile(r"([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/([a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?)")
-_TRUSTED_PREFIX = re.compile(r"vk-[-a-z0-9.]{1,200}")
 _LEASE_TIME = WholeNumber(50, 600_000)
 _MILLISECONDS = "must be a whole number of milliseconds from 50 to 600000"
 _DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -99,13 +106,6 @@ def _dns_label(text: str) -> str:
     return text
 
 
-def _prefixes(text: str) -> tuple[str, ...]:
-    prefixes = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not all(_TRUSTED_PREFIX.fullmatch(prefix) for prefix in prefixes):
-        raise ValueError(text)
-    return prefixes
-
-
 # No setting may be called PORT, SERVICE_HOST or the like: with a Service named after the program, Kubernetes puts such
 # variables into every pod, which is also why unknown variables of our prefix are no mistake.
 # fmt: off
@@ -158,8 +158,7 @@ SETTINGS: tuple[Setting, ...] = (
             "After how long without renewal a leader stops acting."),
     Setting("retry_milliseconds", _PREFIX + "RETRY_MILLISECONDS", "2000", _LEASE_TIME, _MILLISECONDS,
             "How often the Lease is renewed or asked for."),
-    Setting("trusted_vm_prefixes", "COCOON_NODE_TRUSTED_VM_PREFIXES", "", _prefixes,
-            "must be a comma-separated list of prefixes that begin with vk-",
+    Setting("trusted_vm_prefixes", "COCOON_NODE_TRUSTED_VM_PREFIXES", "", vm_prefixes, VM_PREFIXES_RULE,
             "VM names that are not their pods' own and yet may be purged; the agents need the same."),
     Setting("audit_only", _PREFIX + "AUDIT_ONLY", "false", boolean, "must be true or false",
             "Decide about snapshots and tell, but send nothing to the agents."),

@@ -95,7 +95,7 @@ def test_a_host_name_that_is_no_node_name_is_refused(monkeypatch: pytest.MonkeyP
         ("COCOON_NODE_POLICY_MAX_AGE", "2w", "policy_max_age_seconds", 1209600),
         ("COCOON_NODE_POLICY_MAX_BYTES", "200Gi", "policy_max_bytes", 200 * 2**30),
         ("COCOON_NODE_POLICY_KEEP_AT_MOST", "0", "policy_keep_at_most", 0),
-        ("COCOON_NODE_TRUSTED_VM_PREFIXES", "vm-, lab.", "trusted_vm_prefixes", ("vm-", "lab.")),
+        ("COCOON_NODE_TRUSTED_VM_PREFIXES", "vk-lab-, vk-x.", "trusted_vm_prefixes", ("vk-lab-", "vk-x.")),
         ("COCOON_NODE_STANDALONE", "true", "standalone", True),
     ],
 )
@@ -147,7 +147,7 @@ REFUSED = {
     "COCOON_NODE_HIGH_WATERMARK_PERCENT": ["0", "101", "85%"],
     "COCOON_NODE_POLICY_MAX_AGE": ["0s", "5", "1y", "-1h", "1h30m"],
     "COCOON_NODE_POLICY_MAX_BYTES": ["0", "-1", "1GB"],
-    "COCOON_NODE_TRUSTED_VM_PREFIXES": ["-a", "A", "a,,b", "../x"],
+    "COCOON_NODE_TRUSTED_VM_PREFIXES": ["-a", "vk-A", "vk-a,,vk-b", "../x", "vm-", "vk-", "vk--"],
 }
 
 
