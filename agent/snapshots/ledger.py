@@ -46,6 +46,7 @@ class Ledger:
         self._directory = directory
         self._migrations = migrations
         self._connection: sqlite3.Connection | None = None
+        self._opened_file: tuple[int, int] | None = None
         self.path = os.path.join(directory, LEDGER_FILE)
         self._ballast = Ballast(os.path.join(directory, BALLAST_FILE), size_bytes=BALLAST_BYTES)
         self.set_aside_as: str | None = None
@@ -56,6 +57,7 @@ class Ledger:
         A damaged one is set aside as `ledger.sqlite.damaged` and a new one, in which everything counts as in use, is
         begun; `set_aside_as` then tells where the old one is. A ledger of a newer program is refused.
         """
+        self._opened_file = None
         with self._typed_errors("opened"):
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
             try:
@@ -146,6 +148,7 @@ class Ledger:
 
     def _write(self, change: LedgerChange, *, is_durable: bool = True) -> None:
         connection = self._connected()
+        self._require_its_files()
         if not is_durable:
             connection.execute("PRAGMA synchronous = NORMAL")
         try:
@@ -154,9 +157,12 @@ class Ledger:
         finally:
             if not is_durable:
                 connection.execute("PRAGMA synchronous = FULL")
+        self._require_its_files()
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
+            if self._opened_file is not None and self._file_at_path() != self._opened_file:
+                raise self._replaced()
             connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
             try:
                 # Exclusive: no second program may write, and there is no shared-memory file to grow or to lose.
@@ -170,11 +176,33 @@ class Ledger:
                 connection.close()
                 raise
             self._connection = connection
+            self._opened_file = self._file_at_path()
             _sync_directory(self._directory)
         return self._connection
 
+    def _require_its_files(self) -> None:
+        """Raise unless what was written will be found by the next start: a file that was deleted takes it along."""
+        if self._file_at_path() != self._opened_file or not os.path.exists(self.path + "-wal"):
+            self.close()
+            raise self._replaced()
+
+    def _file_at_path(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _replaced(self) -> LedgerUnavailableError:
+        return LedgerUnavailableError(
+            f"the ledger {self.path} is not the file this agent opened: it was moved, deleted or replaced; nothing can"
+            " be promised. Put it back, or restart the agent to begin with what is there",
+            metadata={"cause": "REPLACED"},
+        )
+
     def _set_aside(self) -> None:
         self.close()
+        self._opened_file = None
         self.set_aside_as = self.path + ".damaged"
         for suffix in ("", "-wal"):
             with contextlib.suppress(FileNotFoundError):

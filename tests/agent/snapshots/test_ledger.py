@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
@@ -156,6 +157,48 @@ def test_a_damaged_ledger_is_set_aside(ledger: Ledger, damage: Callable[[Path], 
     assert again.set_aside_as == ledger.path + ".damaged"
     assert os.path.exists(again.set_aside_as)
     assert reopened(again).open().state.everything_in_use
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def replace_by_a_copy(path: Path) -> None:
+    copy = path.with_name("copy")
+    shutil.copy2(path, copy)
+    copy.replace(path)
+
+
+def delete_the_log(path: Path) -> None:
+    path.with_name(path.name + "-wal").unlink()
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+@pytest.mark.parametrize("loss", [delete, replace_by_a_copy, delete_the_log])
+def test_nothing_is_promised_in_a_file_that_the_next_start_will_not_find(
+    ledger: Ledger, loss: Callable[[Path], None], urgent: bool
+) -> None:
+    """Rule 6: the open file of a deleted ledger takes every commit, and all of them are gone with the process."""
+    ledger.commit(LedgerChange(state=STATE))
+    loss(Path(ledger.path))
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailableError, match="moved, deleted or replaced") as refused:
+            ledger.commit(LedgerChange(facts={KEY: FACTS}), urgent=urgent)
+        assert refused.value.metadata == {"cause": "REPLACED"}
+        if loss is delete_the_log:
+            break
+    assert os.path.exists(ledger.path) is (loss is not delete)
+
+
+def test_a_ledger_that_was_put_back_is_used_again(ledger: Ledger) -> None:
+    ledger.commit(LedgerChange(state=STATE))
+    away = Path(ledger.path).with_name("away")
+    os.rename(ledger.path, away)
+    with pytest.raises(LedgerUnavailableError):
+        ledger.commit(LedgerChange(facts={KEY: FACTS}))
+    away.rename(ledger.path)
+    ledger.commit(LedgerChange(facts={KEY: FACTS}))
+    assert [row.facts for row in reopened(ledger).open().rows] == [FACTS]
 
 
 def test_a_newer_ledger_is_refused_with_advice_and_left_alone(ledger: Ledger) -> None:
