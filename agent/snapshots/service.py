@@ -5,10 +5,11 @@ Why this exists: everything about the wire is here, everything about snapshots e
 
 from __future__ import annotations  # grpc's classes take type arguments in stubs only
 
+import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -41,6 +42,9 @@ from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SnapshotCache"].full_name
 HEARTBEAT_SECONDS = 10.0
+# A message may have 4 MiB; the rest is room for what is not counted here.
+MAX_REPLY_BYTES = 3 << 20
+_FRAMING_BYTES = 8
 _WATCH_CHUNK = 200
 _R = TypeVar("_R")
 _Q = TypeVar("_Q")
@@ -117,14 +121,23 @@ class SnapshotCacheService:
             states=states,
             vm_name=request.vm_name,
         )
-        reply = pb.ListSnapshotsResponse(
-            snapshots=[self._snapshot(record) for record in page.snapshots],
-            next_page_token=page_token(page.next_after, *filters),
-            total_size=page.total,
-        ).SerializeToString()
+        shown = page.snapshots
+        reply = self._page_reply(shown, page.next_after, page.total, filters)
+        while len(reply) > MAX_REPLY_BYTES and len(shown) > 1:
+            shown = shown[: len(shown) // 2]
+            reply = self._page_reply(shown, shown[-1].name, page.total, filters)
         # Nothing was awaited since the page was made, so it is of this revision.
         self._pages.keep(asked, reply, core.feed.revision, core.owners)
         return reply
+
+    def _page_reply(
+        self, shown: Sequence[KnownSnapshot], next_after: str, total: int, filters: tuple[Iterable[int] | str, ...]
+    ) -> bytes:
+        return pb.ListSnapshotsResponse(
+            snapshots=[self._snapshot(record) for record in shown],
+            next_page_token=page_token(next_after, *filters),
+            total_size=total,
+        ).SerializeToString()
 
     async def _get(self, request: pb.GetSnapshotRequest) -> pb.GetSnapshotResponse:
         return pb.GetSnapshotResponse(snapshot=self._snapshot(await self._cache.get(request.name)))
@@ -136,10 +149,19 @@ class SnapshotCacheService:
         told = request.controller_time.ToNanoseconds() / 1e9 if request.HasField("controller_time") else None
         owners = tuple(owner_of(owner) for owner in request.owners)
         reply = await self._cache.sync_owners(SyncRequest(owners, request.sync_revision, told), caller_of(request))
-        return pb.SyncOwnersResponse(
-            unclaimed_snapshots=[self._snapshot(record, brief=True) for record in reply.unclaimed],
-            sync_revision=reply.point.revision,
-        )
+        answer = pb.SyncOwnersResponse(sync_revision=reply.point.revision)
+        size = 0
+        for number, record in enumerate(reply.unclaimed, start=1):
+            message = self._snapshot(record, brief=True)
+            size += message.ByteSize() + _FRAMING_BYTES
+            if size > MAX_REPLY_BYTES:
+                answer.truncated = True
+                break
+            answer.unclaimed_snapshots.append(message)
+            if number % _WATCH_CHUNK == 0:
+                # Thousands are named; other calls must not wait for all of them.
+                await asyncio.sleep(0)
+        return answer
 
     async def _retain(self, request: pb.RetainSnapshotsRequest) -> pb.RetainSnapshotsResponse:
         wanted = RetainRequest(

@@ -126,6 +126,8 @@ class CacheClient:
             cluster_id=self.cluster_id,
         )
         answer = await self._call(node, "SyncOwners", request, pb.SyncOwnersResponse, self._seconds.sync)
+        if answer.truncated:
+            return await self.list_unclaimed(node)
         return tuple(found_snapshot(each) for each in answer.unclaimed_snapshots)
 
     async def list_vm(self, node: str, vm_name: str) -> tuple[LocatedSnapshot, ...]:

@@ -35,6 +35,7 @@ CONFINED = {
         "agent/ask.py",
         "agent/cli*.py",
         "agent/printing.py",
+        "agent/snapshot_*.py",
     ),
 }
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,13 @@ from agent.rpc.authorization import Authorization
 from agent.rpc.guard import CallGuard
 from agent.rpc.metrics import CallMetrics
 from agent.rpc.server import RpcServer
+from agent.snapshots import service as service_module
 from agent.snapshots.service import SERVICE_NAME, SnapshotCacheService
 from agent.snapshots.stores.identity import MARKER_FILE
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 from cocoonstack.node.v1.snapshot_cache_pb2_grpc import SnapshotCacheStub
 from tests.agent.snapshots.caching import CacheHost
+from tests.agent.snapshots.stores.harness import tree
 
 OWNER = pb.Owner(pod_uid="uid-1", namespace="ns", pod_name="web", vm_name="vk-ns-web", managed=True)
 NAMES = [f"vk-ns-p{number}" for number in range(5)]
@@ -262,3 +265,82 @@ async def test_a_collection_streams_its_items_and_ends_with_a_summary(served: Se
     assert messages[-1].summary.dry_run
     assert messages[-1].summary.removed_bytes == sum(message.item.bytes for message in messages[:-1])
     assert all(served.host.on_disk(name) for name in NAMES)
+
+
+async def test_an_answer_too_long_for_a_message_says_so_and_the_list_has_the_rest(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No reply is refused by the client for its size, and nothing is left out unsaid."""
+    monkeypatch.setattr(service_module, "MAX_REPLY_BYTES", 700)
+    names = sorted(f"vk-ns-p{number:02}" for number in range(12))
+    for name in names:
+        served.host.write(name)
+    sync = changing(pb.SyncOwnersRequest(sync_revision=1))
+    reply = await served.calls.SyncOwners(sync)
+    assert reply.truncated
+    assert 0 < len(reply.unclaimed_snapshots) < len(names)
+    assert reply.ByteSize() <= 1000
+    assert await served.calls.SyncOwners(sync) == reply
+    listed: list[str] = []
+    request = pb.ListSnapshotsRequest(page_size=1000, states=[pb.SNAPSHOT_STATE_UNCLAIMED])
+    while True:
+        page = await served.calls.ListSnapshots(request)
+        assert page.ByteSize() <= 700
+        assert page.total_size == len(names)
+        listed += [snapshot.name for snapshot in page.snapshots]
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert listed == names
+
+
+async def refused_with(answer: Any) -> tuple[str, str] | None:
+    """Return code and reason of a call that is refused; None for one that is answered."""
+    try:
+        await answer
+    except grpc.aio.AioRpcError as error:
+        if len(error.details() or "") > 500:
+            raise
+        return error.code().name, details(error)[0]
+    return None
+
+
+@pytest.mark.parametrize("call", ["GetSnapshot", "VerifySnapshot", "RetainSnapshots", "PurgeSnapshots"])
+async def test_any_name_is_answered_in_order_or_refused_with_a_type(served: Served, call: str) -> None:
+    """F26: whatever text a message can carry, as a name; the store is afterwards what it was."""
+    for name in ("vk-ns-web", "ubuntu"):
+        served.host.write(name)
+    (served.host.base / "outside").mkdir()
+    (served.host.root / "link").symlink_to(served.host.base / "outside")
+    await served.host.sync()
+    before = tree(served.host.base / "snapshots")
+    seen = {"OK": 0, "refused": 0}
+    for name in NAMES_FROM_A_FUZZER:
+        owner = pb.Owner(vm_name=name)
+        request = {
+            "GetSnapshot": pb.GetSnapshotRequest(name=name),
+            "VerifySnapshot": pb.VerifySnapshotRequest(name=name),
+            "RetainSnapshots": pb.RetainSnapshotsRequest(owner=owner),
+            "PurgeSnapshots": pb.PurgeSnapshotsRequest(owner=owner),
+        }[call]
+        refusal = await refused_with(getattr(served.calls, call)(request))
+        seen["refused" if refusal else "OK"] += 1
+        assert refusal in (None, ("INVALID_ARGUMENT", "INVALID_NAME"), ("NOT_FOUND", "SNAPSHOT_NOT_FOUND")), name
+    assert seen["refused"] > len(NAMES_FROM_A_FUZZER) // 2
+    assert tree(served.host.base / "snapshots") == before
+
+
+def _names_from_a_fuzzer(count: int) -> list[str]:
+    """Return names made of the pieces that break things, always the same ones."""
+    choice = random.Random(26)  # noqa: S311  # which pieces
+    pieces = [
+        *("../", "..", ".", "/", "//", "\\", "-", "--", "-rf", "~", "*", "?", "$(id)", "`id`", "%00", "\0", "\n", "\r"),
+        *("\t", " ", "\x7f", "\x1b[31m", "\u202e", "\u2024\u2024", "\uff0e\uff0e", "\u0430", "é", "e\u0301", "\ufeff"),
+        *("vk-", "fork-", "vk-ns-", "web", "ubuntu", "link", ".pending-", ".cocoon-node-store", ".cocoon-node-trash"),
+        *("a" * 60, "a" * 300, "snapshot.json", ":latest", "@sha256:", "CON", "\U0001f600", "\ue000", "0"),
+    ]
+    made = ["".join(choice.choices(pieces, k=choice.randint(1, 5))) for _ in range(count)]
+    return [name for name in made if name not in ("vk-ns-web", "ubuntu")]
+
+
+NAMES_FROM_A_FUZZER = _names_from_a_fuzzer(400)

@@ -971,8 +971,13 @@ class SyncOwnersResponse(_message.Message):
 
     UNCLAIMED_SNAPSHOTS_FIELD_NUMBER: _builtins.int
     SYNC_REVISION_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
     sync_revision: _builtins.int
     """Revision that was applied."""
+    truncated: _builtins.bool
+    """Whether there are more than fit into one message. ListSnapshots in the states RETAINED, UNCLAIMED and INVALID names
+    all of them, page by page.
+    """
     @_builtins.property
     def unclaimed_snapshots(self) -> _containers.RepeatedCompositeFieldContainer[Global___Snapshot]:
         """Unclaimed snapshots of VM names, with owner and retention."""
@@ -982,10 +987,11 @@ class SyncOwnersResponse(_message.Message):
         *,
         unclaimed_snapshots: _abc.Iterable[Global___Snapshot] | None = ...,
         sync_revision: _builtins.int = ...,
+        truncated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sync_revision", b"sync_revision", "unclaimed_snapshots", b"unclaimed_snapshots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sync_revision", b"sync_revision", "truncated", b"truncated", "unclaimed_snapshots", b"unclaimed_snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -126,7 +126,7 @@ class EngineHarness:
         """See StoreHarness."""
         archive = self.control / "archive.tar"
         with tarfile.open(archive, "w") as packed:
-            for file_name, content in {"snapshot.json": envelope(name, **config), **files}.items():
+            for file_name, content in {"snapshot.json": envelope(name, "id-1", **config), **files}.items():
                 member = tarfile.TarInfo(file_name)
                 member.size = len(content)
                 packed.addfile(member, io.BytesIO(content))
