@@ -108,6 +108,7 @@ class Controller:
         while True:
             await leadership.wait_granted()
             await until_first_ends(leadership.wait_revoked(), self.keep_nodes())
+            _LOG.warning("not leading any more; Nodes are left to whoever leads")
 
     async def keep_nodes(self) -> None:
         """Renew leases and write Nodes, and listen to the agents."""
