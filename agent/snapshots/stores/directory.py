@@ -35,7 +35,7 @@ from agent.snapshots.stores.identity import StoreIdentity
 from agent.snapshots.stores.reclaim import Reclaimer
 from agent.snapshots.stores.scan import OPEN_DIRECTORY, DirectoryContents, read_contents, version_of
 from agent.snapshots.stores.system_errors import store_unavailable
-from agent.snapshots.stores.trash import make_durable, move_in, open_trash
+from agent.snapshots.stores.trash import is_mistaken, make_durable, move_in, open_trash, set_free
 from agent.snapshots.stores.usage import file_system_usage
 
 ENGINE_DATA = ("snapshot", "localfile")
@@ -145,9 +145,8 @@ class DirectoryStore:
 
     def _move_to_trash(self, root: int, name: str, present: DirectoryContents) -> str:
         with open_trash(root, self.location, create=True) as trash:
-            token = move_in(root, name, trash)
-            moved = os.stat(token, dir_fd=trash, follow_symlinks=False)
-            if moved.st_ino != present.inode:
+            token = move_in(root, name, trash, present.inode)
+            if is_mistaken(trash, token):
                 _put_back(root, name, trash, token)
                 raise SnapshotChangedError(f"another snapshot took the name {quoted(name)} at this moment")
             try:
@@ -206,5 +205,5 @@ def _put_back(root: int, name: str, trash: int, token: str) -> None:
     try:
         os.rename(token, name, src_dir_fd=trash, dst_dir_fd=root)
     except OSError:
-        os.rename(token, PENDING_PREFIX + "restored-" + token[:16], src_dir_fd=trash, dst_dir_fd=root)
+        set_free(trash, token)
     make_durable(root, trash)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from agent.snapshots.errors import SnapshotError
 from agent.snapshots.stores.scan import OPEN_DIRECTORY, has_vanished, read_contents
 from agent.snapshots.stores.shrink import remove_file
+from agent.snapshots.stores.trash import is_mistaken, set_free
 
 _log = logging.getLogger(__name__)
 
@@ -201,7 +202,7 @@ class Reclaimer:
         if self._has_taken_over:
             return
         with self._moving:
-            measured = {item: _measure(trash, item) for item in os.listdir(trash)}
+            measured = {item: _measure(trash, item) for item in os.listdir(trash) if not _is_set_free(trash, item)}
             with self._guard:
                 self._bytes_by_item = measured | self._bytes_by_item
             self._has_taken_over = True
@@ -224,6 +225,15 @@ def _lift(directory: int, name: str, trash: int) -> str:
     token = f"{secrets.token_hex(8)}~nested"
     os.rename(name, token, src_dir_fd=directory, dst_dir_fd=trash)
     return token
+
+
+def _is_set_free(trash: int, item: str) -> bool:
+    """Give back what an earlier run moved in by mistake and had no time to put back."""
+    if not is_mistaken(trash, item):
+        return False
+    name = set_free(trash, item)
+    _log.warning("another snapshot than was removed lay in the trash as %s; it is %s in the store now", item, name)
+    return True
 
 
 def _measure(trash: int, item: str) -> int:

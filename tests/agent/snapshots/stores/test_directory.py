@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent.snapshots.errors import SnapshotChangedError, SnapshotError, StoreFault, StoreUnavailableError
 from agent.snapshots.stores import scan
-from agent.snapshots.stores.contract import EntryCondition, Inventory, Store
+from agent.snapshots.stores.contract import EntryCondition, Inventory, LedgerIdentity, Store
 from agent.snapshots.stores.directory import DirectoryStore
 from agent.snapshots.stores.trash import TRASH_DIRECTORY
 from tests.agent.snapshots.stores.harness import (
@@ -190,6 +190,39 @@ def test_a_snapshot_swapped_in_the_very_moment_of_removal_is_put_back(
         store.remove(entry)
     assert store.verify("vk-a-b").apparent_bytes > 9000
     assert store.trash_bytes() == 0
+
+
+def test_a_swapped_snapshot_survives_a_crash_before_it_is_put_back(
+    own: DirectoryHarness, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closing: Closing
+) -> None:
+    """F32: the next start empties the trash, but for what was never to go."""
+    own.add("vk-a-b")
+    own.add("vk-a-c")
+    entry = store.verify("vk-a-b")
+    rename = os.rename
+
+    def swap_then_rename(source: str, target: str, **directories: int) -> None:
+        monkeypatch.undo()
+        (own.disk / "vk-a-b").rename(tmp_path / "old")
+        own.add("vk-a-b", {"memory-ranges": b"new" * 3000})
+        rename(source, target, **directories)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("agent.snapshots.stores.trash.os.rename", swap_then_rename)
+    with pytest.raises(KeyboardInterrupt):
+        store.remove(entry)
+    assert not (own.disk / "vk-a-b").exists()
+    store.remove(store.verify("vk-a-c"))
+    store.close()
+    again = own.make()
+    closing(again)
+    again.open(LedgerIdentity(store_id=own.marker.read_text().strip(), knows_snapshots=True))
+    again.resume()
+    assert again.wait_until_reclaimed(20)
+    (found,) = again.scan_all().entries
+    assert (found.condition, found.target_name) == (EntryCondition.PENDING, "vk-a-b")
+    assert (own.disk / found.name / "memory-ranges").read_bytes() == b"new" * 3000
+    assert list((own.disk / TRASH_DIRECTORY).iterdir()) == []
 
 
 def unpack_over(path: Path) -> None:
