@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from agent.accept_commands import accept
 from agent.command_options import load_settings, settings_options, settings_or_exit, tell_warnings
 from agent.config import Settings
 from agent.config_sources import Loaded
-from agent.snapshot_commands import snapshots
-from common.command_line import fail, output_option, unhandled_error
+from common.command_line import LazyGroup, fail, output_option, unhandled_error
 from common.settings import printable_value
 from common.version import VERSION
 
@@ -26,7 +24,12 @@ from common.version import VERSION
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+_LAZY = {"snapshots": "agent.snapshot_commands:snapshots", "accept": "agent.accept_commands:accept"}
+
+
+@click.group(
+    cls=LazyGroup, lazy=_LAZY, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
 @click.version_option(VERSION, message="%(version)s")
 def cli() -> None:
     """Answer what this VM host has, what of it may be scheduled, and keep its VM snapshots."""
@@ -71,7 +74,7 @@ def probe(output: str, config_file: str | None, **options: str | None) -> None:
     printing.print_report(_probe(settings), output)
 
 
-@cli.command()
+@cli.command(short_help="Show how each number comes about.")
 @click.argument("resource", required=False)
 @click.option(
     "--address", metavar="HOST:PORT", help="Ask the agent that runs there (plain text) instead of reading this host."
@@ -107,7 +110,7 @@ def config() -> None:
     """Show or check the settings."""
 
 
-@config.command("show")
+@config.command("show", short_help="Print every effective value with its source.")
 @output_option
 @settings_options
 def config_show(output: str, config_file: str | None, **options: str | None) -> None:
@@ -120,7 +123,7 @@ def config_show(output: str, config_file: str | None, **options: str | None) -> 
     settings_or_exit(loaded)
 
 
-@config.command("check")
+@config.command("check", short_help="Report every problem with the settings at once.")
 @settings_options
 def config_check(config_file: str | None, **options: str | None) -> None:
     """Report every problem with the settings at once; exit status 2 if there is one."""
@@ -128,10 +131,6 @@ def config_check(config_file: str | None, **options: str | None) -> None:
     tell_warnings(loaded)
     settings_or_exit(loaded)
     click.echo("settings are valid")
-
-
-cli.add_command(snapshots)
-cli.add_command(accept)
 
 
 def main() -> NoReturn:

@@ -5,10 +5,11 @@ full disk behind a redirected answer is theirs to mend while anything else is a 
 """
 
 import errno
+import importlib
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NoReturn
 
 import click
 
@@ -17,6 +18,30 @@ from common.settings import Setting
 Command = Callable[..., None]
 
 _OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+
+
+class LazyGroup(click.Group):
+    """A group some of whose commands live in modules that are imported when one of them is asked for.
+
+    Why: the options of every command would be made at each start, and the program that serves needs one command's.
+    """
+
+    def __init__(self, name: str | None = None, *, lazy: Mapping[str, str], **attributes: Any) -> None:  # noqa: ANN401 -- whatever click gives a group
+        """Take, beside what a group takes, `lazy`: command names with `MODULE:ATTRIBUTE`."""
+        super().__init__(name, **attributes)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted({*super().list_commands(ctx), *self._lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, None when there is none of that name."""
+        if cmd_name not in self._lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self._lazy[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
 
 
 def settings_options(table: Sequence[Setting], *, flags: Collection[str] = ()) -> Callable[[Command], Command]:
