@@ -12,7 +12,7 @@ from agent.config import Settings
 from common.command_line import fail
 
 
-@click.group()
+@click.group(short_help="Say that a change of identity is meant.")
 def accept() -> None:
     """Say that a changed node name, cluster, disk or clock is meant; with the agent stopped."""
 

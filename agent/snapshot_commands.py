@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PAGE_SIZE = 1000
 
 
-@click.group()
+@click.group(short_help="Look at, keep, purge and collect VM snapshots.")
 def snapshots() -> None:
     """Look at the VM snapshots of this host, keep, purge and collect them."""
 
@@ -151,7 +151,7 @@ def retain(vm_name: str, ttl_seconds: int | None, expected_id: str, output: str,
     snapshot_printing.print_snapshots(answer.snapshots, output)
 
 
-@snapshots.command()
+@snapshots.command(short_help="End every promise to keep; removes nothing.")
 @click.argument("vm_name")
 @output_option
 @_connected
@@ -193,7 +193,7 @@ def purge(vm_name: str, force: bool, dry_run: bool, yes: bool, output: str, **op
         snapshot_printing.print_purge(calls.PurgeSnapshots(request(only_tell=False)).results, output)
 
 
-@snapshots.command()
+@snapshots.command(short_help="Collect, after showing the plan.")
 @click.option("--max-age-seconds", type=click.IntRange(min=1), help="Collect what was last used longer ago.")
 @click.option("--max-bytes", type=click.IntRange(min=1), help="Collect until at most this many bytes are left.")
 @click.option("--keep-at-most", type=click.IntRange(min=0), help="Collect until at most this many are left.")

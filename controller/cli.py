@@ -70,7 +70,7 @@ def run(config_file: str | None, **options: str | None) -> None:
     _do(app.run(settings))
 
 
-@cli.command()
+@cli.command(short_help="Print what `run` would send; nothing is changed.")
 @click.option("--release", is_flag=True, help="Let the purges go that the leader's brake holds; asks no agent.")
 @_WAIT
 @_settings_options
@@ -90,7 +90,7 @@ def plan(release: bool, wait_seconds: float, config_file: str | None, **options:
         fail("\n".join(problems + unasked), 1)
 
 
-@cli.command()
+@cli.command(short_help="Say what was decided about a pod's snapshots.")
 @click.argument("pod", metavar="NAMESPACE/POD")
 @_WAIT
 @_settings_options
@@ -136,7 +136,7 @@ def nodes(output: str, config_file: str | None, **options: str | None) -> None:
     printing.print_nodes(_do(commands.list_nodes(settings)), output)
 
 
-@cli.command()
+@cli.command(short_help="Say that another machine is right.")
 @click.argument("node", callback=_node_names)
 @click.option("--machine-id", metavar="ID", help="Which machine, when several answer as NODE.")
 @_settings_options
@@ -148,7 +148,7 @@ def accept(node: str, machine_id: str | None, config_file: str | None, **options
     click.echo(_do(commands.accept(settings, node, machine_id)))
 
 
-@cli.command()
+@cli.command(short_help="Remove Node and Lease of a host that is gone.")
 @click.argument("node", callback=_node_names)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_settings_options
@@ -163,7 +163,7 @@ def forget(node: str, yes: bool, config_file: str | None, **options: str | None)
     click.echo(_do(commands.forget(settings, node)))
 
 
-@cli.command()
+@cli.command(short_help="Take everything of ours off Nodes.")
 @click.argument("node", nargs=-1, callback=_node_names)
 @click.option("--all", "every", is_flag=True, help="Every Node that carries anything of ours.")
 @_settings_options
@@ -183,7 +183,7 @@ def config() -> None:
     """Show or check the settings."""
 
 
-@config.command("show")
+@config.command("show", short_help="Print every effective value with its source.")
 @output_option
 @_settings_options
 def config_show(output: str, config_file: str | None, **options: str | None) -> None:
@@ -195,7 +195,7 @@ def config_show(output: str, config_file: str | None, **options: str | None) -> 
     _settings(config_file, options)
 
 
-@config.command("check")
+@config.command("check", short_help="Report every problem with the settings at once.")
 @_settings_options
 def config_check(config_file: str | None, **options: str | None) -> None:
     """Report every problem with the settings of `run` at once; exit status 2 if there is one."""

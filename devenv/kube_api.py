@@ -51,7 +51,10 @@ class KubeApi:
 
     @classmethod
     def from_kubeconfig(cls, file: Path) -> Self:
-        """Return a client for the current context of any kubeconfig file, whatever way of logging in it names."""
+        """Return a client for the current context of any kubeconfig file, whatever way of logging in it names.
+
+        Raises DevenvError, one line long, for a file that is no kubeconfig.
+        """
         # A second to import, and needed for other people's clusters only.
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, load_kube_config
@@ -61,6 +64,11 @@ class KubeApi:
             load_kube_config(config_file=str(file), client_configuration=cluster)  # type: ignore[no-untyped-call] # it has none
         except ConfigException as error:
             raise DevenvError(f"{file}: {error}") from None
+        except yaml.YAMLError as error:
+            raise DevenvError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+        except (OSError, UnicodeError, AttributeError, TypeError, KeyError, ValueError) as error:
+            # The loader lets errors about missing or misshapen parts through as they come.
+            raise DevenvError(f"{file} is no kubeconfig, or a part is missing: {error}") from None
         trust = ssl.create_default_context(cafile=cluster.ssl_ca_cert)
         if not cluster.verify_ssl:
             trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
