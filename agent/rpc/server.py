@@ -28,6 +28,10 @@ _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+    # Calls that wait to be looked at: with the library's thousand, a crowd makes it cancel some of anybody's unseen,
+    # health checks too, before our limits can refuse the right ones with a reason.
+    ("grpc.server.max_pending_requests", 8_000),
+    ("grpc.server.max_pending_requests_hard_limit", 10_000),
     # Clients ping an idle connection; with the library's minimum of five minutes that ends in too_many_pings.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),

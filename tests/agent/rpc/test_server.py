@@ -98,6 +98,24 @@ async def test_an_address_in_use_is_refused() -> None:
         await second.stop()
 
 
+async def test_a_crowd_is_refused_with_a_reason_and_never_cancelled(serving: Serving) -> None:
+    """F21: also when thousands of calls arrive before the first is looked at; health checks among them answer."""
+    running = await serving(services())
+    async with contextlib.AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(
+                grpc.aio.insecure_channel(running.address, options=[("grpc.use_local_subchannel_pool", 1)])
+            )
+            for _ in range(4)
+        ]
+        calls: list[Any] = [channel.unary_unary("/test.Echo/Say")(b"x") for channel in channels for _ in range(900)]
+        check = health_pb2.HealthCheckRequest()
+        healthy = [health_pb2_grpc.HealthStub(channel).Check(check) for channel in channels for _ in range(10)]
+        await asyncio.gather(*calls, *healthy, return_exceptions=True)
+        assert {await call.code() for call in calls} <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert {await call.code() for call in healthy} == {grpc.StatusCode.OK}
+
+
 async def test_a_unix_socket_in_a_private_directory(serving: Serving, short_directory: Path) -> None:
     path = short_directory / f"own-{os.getpid()}" / "agent.sock"
     running = await serving(services(), (ListenAddress(unix_path=str(path)),))
