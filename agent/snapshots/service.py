@@ -37,6 +37,7 @@ from agent.snapshots.messages import (
 )
 from agent.snapshots.model import PurgeReason, ReleaseReason, RetainReason, SnapshotState
 from agent.snapshots.page_token import name_after, page_token
+from agent.snapshots.read_ahead import read_ahead
 from agent.snapshots.retention import RetainRequest
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 
@@ -199,8 +200,8 @@ class SnapshotCacheService:
 
     async def _collect(self, request: pb.CollectGarbageRequest) -> AsyncGenerator[pb.CollectGarbageResponse, None]:
         steps = self._cache.collect(caller_of(request), policy=policy_of(request), dry_run=request.dry_run)
-        async with contextlib.aclosing(steps):
-            async for step in steps:
+        async with contextlib.aclosing(read_ahead(steps)) as done:
+            async for step in done:
                 if isinstance(step, CollectedItem):
                     yield pb.CollectGarbageResponse(item=item_message(step))
                 else:

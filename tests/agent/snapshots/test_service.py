@@ -39,6 +39,7 @@ class Served:
     host: CacheHost
     calls: Any
     service: SnapshotCacheService
+    address: str
 
 
 @pytest_asyncio.fixture
@@ -49,7 +50,7 @@ async def served(host: CacheHost) -> AsyncIterator[Served]:
     addresses: tuple[ListenAddress, ...] = listen_addresses("127.0.0.1:0")
     bound = await server.start(addresses, None)
     async with grpc.aio.insecure_channel(bound[0]) as channel:
-        yield Served(host, SnapshotCacheStub(channel), service)
+        yield Served(host, SnapshotCacheStub(channel), service, bound[0])
     service.close()
     await server.stop()
 
@@ -344,3 +345,31 @@ def _names_from_a_fuzzer(count: int) -> list[str]:
 
 
 NAMES_FROM_A_FUZZER = _names_from_a_fuzzer(400)
+
+
+async def test_a_collection_whose_answer_nobody_reads_holds_nobody_up(served: Served) -> None:
+    """F21: it goes on to its end, and the next one has its turn; a caller who leaves ends it after the item."""
+    for number in range(100):
+        served.host.write(f"vk-ns-p{number:03}")
+    await served.host.sync()
+    served.host.clock.pass_time(25 * 3600)
+    await served.host.sync()
+    narrow = [("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)]
+    async with grpc.aio.insecure_channel(served.address, options=narrow) as channel:
+        half = pb.CollectGarbageRequest(policy=pb.CollectionPolicy(keep_at_most=50))
+        narrow_calls: Any = SnapshotCacheStub(channel)
+        unread = narrow_calls.CollectGarbage(half)
+        first = await unread.read()
+        assert first.HasField("item")
+        next_one = pb.CollectGarbageRequest(policy=pb.CollectionPolicy(keep_at_most=10))
+        messages = [message async for message in served.calls.CollectGarbage(next_one, timeout=30)]
+        assert messages[-1].summary.removed_count == 40
+        rest = [first]
+        while (message := await unread.read()) is not grpc.aio.EOF:
+            rest.append(message)
+        assert rest[-1].summary.removed_count == len(rest) - 1 == 50
+    left = served.calls.CollectGarbage(pb.CollectGarbageRequest(policy=pb.CollectionPolicy(keep_at_most=0)))
+    left.cancel()
+    last = served.calls.CollectGarbage(pb.CollectGarbageRequest(policy=pb.CollectionPolicy(keep_at_most=0)), timeout=30)
+    assert [message async for message in last][-1].HasField("summary")
+    assert not [path for path in served.host.root.iterdir() if path.name.startswith("vk-")]
