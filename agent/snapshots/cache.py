@@ -94,9 +94,9 @@ class SnapshotCache:
         again by the loops.
         """
         await open_ledger(self.core, self._refresher)
-        self._begun = True
         with contextlib.suppress(StoreUnavailableError):
             await self.core.exclusively(lambda: open_store(self.core, self._refresher))
+        self._begun = True
 
     async def close(self) -> None:
         """Let what has begun come to its end, and close store and ledger. May be repeated."""
@@ -130,7 +130,7 @@ class SnapshotCache:
 
     async def purge(self, request: PurgeRequest, caller: Caller) -> tuple[PurgeResult, ...]:
         """Remove a VM's snapshots as far as the rules allow; see `cache_purge.purge`."""
-        self._require_ledger()
+        self._require_begun()
         with contextlib.suppress(StoreUnavailableError):
             await self._opened()
         return await cache_purge.purge(self.core, self._refresher, request, caller)
@@ -252,12 +252,17 @@ class SnapshotCache:
 
     async def _opened(self) -> None:
         """Open the store again if it was not available."""
-        self._require_ledger()
+        self._require_begun()
         if self.core.store_fault is not None:
-            await self.core.exclusively(lambda: open_store(self.core, self._refresher))
+            await self.core.exclusively(self._open_again)
 
-    def _require_ledger(self) -> None:
-        """Refuse everything before the ledger was read: without it every snapshot would look unclaimed."""
+    async def _open_again(self) -> None:
+        # Of many callers that wait for the lock, the first opens it for all.
+        if self.core.store_fault is not None:
+            await open_store(self.core, self._refresher)
+
+    def _require_begun(self) -> None:
+        """Refuse everything before the first look has ended: until then what is not known is not absent."""
         if not self._begun:
             raise StoreUnavailableError("the agent is starting; try again in a moment", fault=StoreFault.NOT_OPEN)
 

@@ -86,7 +86,9 @@ class Refresher:
         """Read single names again. Raises StoreUnavailableError, and then nothing has changed."""
         core = self._core
         await self._apply(await core.in_store(core.store.rescan, names))
-        core.note_store_fault(None)
+        if core.mark is not None:
+            # Before the first look some names are not the whole picture.
+            core.note_store_fault(None)
 
     async def _apply(self, entries: Mapping[str, StoredSnapshot | None]) -> None:
         moment = self._core.moment()

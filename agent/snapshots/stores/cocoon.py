@@ -58,7 +58,8 @@ from agent.snapshots.stores.usage import file_system_usage
 _log = logging.getLogger(__name__)
 
 RECORD_FILE = "cocoon-snapshot-rm"
-WAIT_FOR_REMOVAL_SECONDS = 30.0
+# Longer ones are waited for by trying again: meanwhile the agent answers what does not need the store.
+WAIT_FOR_REMOVAL_SECONDS = 5.0
 
 _Result = TypeVar("_Result")
 

@@ -95,7 +95,7 @@ class RemovalRecord:
         return StoreUnavailableError(
             f"the engine's removal recorded in {self.path} is still running ({who or 'its pid is not known'}); "
             "nothing is listed before it ends",
-            fault=StoreFault.LOCKED,
+            fault=StoreFault.REMOVAL_RUNNING,
         )
 
 

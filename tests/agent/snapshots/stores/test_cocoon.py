@@ -353,7 +353,7 @@ def test_the_next_start_waits_for_a_removal_that_outlived_the_agent(engine: Engi
         calls = engine.calls()
         with pytest.raises(StoreUnavailableError, match=str(pid)) as caught:
             engine.make(wait_for_removal_seconds=0.2).open(ledger)
-        assert caught.value.fault is StoreFault.LOCKED
+        assert caught.value.fault is StoreFault.REMOVAL_RUNNING
         assert engine.calls() == calls
         waiting = engine.make()
         threading.Timer(0.3, (engine.control / "hold-rm").unlink).start()
