@@ -101,6 +101,7 @@ class WireContainerStatus(msgspec.Struct, gc=False):
 class WireStatus(msgspec.Struct, gc=False, rename="camel"):
     """A pod's status."""
 
+    phase: str | None = None
     conditions: list[WireCondition] | None = None
     container_statuses: list[WireContainerStatus] | None = None
 
@@ -113,6 +114,11 @@ def is_disruption_target(status: WireStatus) -> bool:
 def is_running(status: WireStatus) -> bool:
     """Whether any container runs."""
     return any(each.state is not None and each.state.running is not None for each in status.container_statuses or ())
+
+
+def is_finished(status: WireStatus) -> bool:
+    """Whether the pod has ended for good; the scheduler no longer counts what it requests."""
+    return status.phase in ("Succeeded", "Failed")
 
 
 def ephemeral_bytes(spec: WireSpec) -> int:

@@ -24,6 +24,7 @@ from controller.deletion.pod_wire import (
     WireStatus,
     ephemeral_bytes,
     is_disruption_target,
+    is_finished,
     is_running,
 )
 
@@ -102,6 +103,8 @@ class PodRecord(
         if self.wire_status is not None:
             bits |= DISRUPTED if is_disruption_target(self.wire_status) else 0
             bits |= RUNNING if is_running(self.wire_status) else 0
+            # What the scheduler does not take off, the agent must not add back for the VM's overlay.
+            self.ephemeral_bytes = 0 if is_finished(self.wire_status) else self.ephemeral_bytes
         self.bits = bits
         self.wire_metadata = self.wire_spec = self.wire_status = None
 

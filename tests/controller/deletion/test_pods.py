@@ -109,6 +109,16 @@ def test_odd_requests_count_as_nothing(text: object) -> None:
     assert record(wire(spec={"nodeName": "n", "containers": containers})).ephemeral_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("phase", "counted"), [("Pending", 7), ("Running", 7), ("Unknown", 7), (None, 7), ("Succeeded", 0), ("Failed", 0)]
+)
+def test_what_a_finished_pod_requested_is_not_counted(phase: str | None, counted: int) -> None:
+    """The scheduler takes nothing off for it, so adding its overlay back would sell the same bytes twice."""
+    containers = [{"resources": {"requests": {"ephemeral-storage": "7"}}}]
+    found = record(wire(spec={"nodeName": "n", "containers": containers}, status={"phase": phase}))
+    assert found.owner().ephemeral_storage_request_bytes == counted
+
+
 def test_eviction_is_told_from_a_late_condition() -> None:
     target = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
