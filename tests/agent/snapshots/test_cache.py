@@ -500,23 +500,3 @@ async def test_a_caller_that_stops_waiting_leaves_nothing_half_done(host: CacheH
     await host.cache.core.settle_running()
     page = await host.cache.page()
     assert [record.state.name for record in page.snapshots] == (["UNCLAIMED"] if host.on_disk(VM) else [])
-
-
-async def test_records_do_not_grow_with_use(host: CacheHost, long_profile: bool) -> None:
-    """Rule 10: as many files after many rounds as after one, and a ledger that stays small."""
-    rounds = 10_000 if long_profile else 150
-    files_after_one: set[str] = set()
-    for number in range(rounds):
-        host.write(VM)
-        owner = replace(WEB, pod_uid=f"uid-{number}")
-        await host.sync(owner)
-        await host.retain(owner)
-        await host.sync()
-        await host.release(owner)
-        assert await host.purge(owner) == {VM: PurgeOutcome.PURGED}
-        if number == 0:
-            files_after_one = {path.name for path in host.state_dir.iterdir()}
-    await host.cache.maintain_ledger()
-    assert {path.name for path in host.state_dir.iterdir()} == files_after_one
-    assert host.cache.core.journal.ledger.size_bytes() <= 8 * 1024 * 1024
-    assert len(host.cache.core.inventory) == 0
