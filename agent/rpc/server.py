@@ -38,6 +38,8 @@ _OPTIONS = (
     # Our own pings notice a client that is gone without a word, so that its watches end.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Without it an unanswered ping is waited for a minute, whatever the line above says.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
 

@@ -257,6 +257,8 @@ def _channel_options(limits: StreamLimits) -> list[tuple[str, str | int]]:
         # A half-open connection is noticed within 30 s; the agent accepts pings every 5 s.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        # Without it an unanswered ping is waited for a minute, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # An attempt is one connect; the backoff between attempts is ours, so nothing may wait inside gRPC.

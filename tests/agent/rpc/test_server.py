@@ -222,6 +222,12 @@ class RawConnection:
             if head[3] == self.SETTINGS and not head[4] & 1:
                 self._writer.write(self._frame(self.SETTINGS, 1, b""))
 
+    async def ended(self) -> None:
+        """Return once the server has closed the connection; answers nothing, as a host that has lost its power."""
+        with contextlib.suppress(ConnectionError):
+            while await self._reader.read(65536):
+                continue
+
 
 @contextlib.asynccontextmanager
 async def raw_connection(address: str) -> AsyncIterator[RawConnection]:
@@ -245,6 +251,17 @@ async def test_pings_on_an_idle_connection_are_welcome(serving: Serving) -> None
             if number:
                 await asyncio.sleep(5.1)
             assert await connection.ping() == RawConnection.PING
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+async def test_a_client_that_answers_no_ping_is_given_up(serving: Serving) -> None:
+    """A half-open connection ends half a minute after the last word, not after the library's own minute and a third."""
+    running = await serving(services())
+    async with raw_connection(running.address) as connection:
+        assert await connection.ping() == RawConnection.PING
+        async with asyncio.timeout(55):
+            await connection.ended()
 
 
 @pytest.mark.long
