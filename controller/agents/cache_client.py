@@ -64,7 +64,9 @@ class StaleEpochError(AgentCallError):
 
 
 class StaleSyncError(AgentCallError):
-    """The agent has applied a later sync of our epoch."""
+    """The agent has applied a later sync of our epoch; `epoch` is that epoch."""
+
+    epoch = -1
 
 
 class WrongClusterError(AgentCallError):
@@ -189,8 +191,13 @@ class CacheClient:
     async def _call(self, node: str, name: str, request: Message, answer_type: type[R], timeout_seconds: float) -> R:
         """Send a changing call with the leader's epoch."""
         # Nothing is awaited between the right to change something and sending it.
-        request.controller_epoch = self._leadership.require()  # type: ignore[attr-defined] # all changing ones have it
-        return await self._send(node, name, request, answer_type, timeout_seconds)
+        epoch = self._leadership.require()
+        request.controller_epoch = epoch  # type: ignore[attr-defined] # all changing ones have it
+        try:
+            return await self._send(node, name, request, answer_type, timeout_seconds)
+        except StaleSyncError as error:
+            error.epoch = epoch
+            raise
 
     async def _send(self, node: str, name: str, request: Message, answer_type: type[R], timeout_seconds: float) -> R:
         channel = self._channels.channel(node)

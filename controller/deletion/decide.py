@@ -285,7 +285,12 @@ def _confirmed_set(question: Question, decision: Decision) -> Decision:
 
 
 def _confirmed_pod(question: Question, decision: Decision) -> Decision:
-    """Ending a promise and removing wait while a pod of that name, whatever its UID, is unbound or bound here."""
+    """Ending a promise and removing wait while a pod of that name, whatever its UID, is unbound or bound here.
+
+    They wait for the watch too: who else claims the VM is only in our copy.
+    """
+    if not question.pods_current:
+        return Decision(1, Action.WAIT, f"{decision.why}; but the list or watch of pods fails at the moment")
     if not question.namesake.confirmed:
         return Decision(decision.row, Action.CONFIRM, f"{decision.why}; pod and set are to be read uncached first")
     if is_held(question.node, question.namesake):

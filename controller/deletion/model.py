@@ -140,6 +140,7 @@ class Question:
         node: The node that holds them; empty when the pod was never scheduled.
         owner: Whose they are: the last version of the pod when its deletion was seen, else what the agent recorded.
         pods_synced: Whether our copy of the pods is whole.
+        pods_current: Whether list and watch of the pods work, too.
         claimants: The live pods of that copy whose VM name is the owner's.
         namesake: The uncached read of the owner's namespace and pod name.
         cocoon_set: The owner's set.
@@ -151,6 +152,7 @@ class Question:
     node: str
     owner: Owner
     pods_synced: bool
+    pods_current: bool = True
     claimants: tuple[LivePod, ...] = ()
     namesake: NamesakeFacts = NAMESAKE_UNREAD
     cocoon_set: SetFacts = NO_SET

@@ -4,13 +4,16 @@ Why this exists: agents know owners only from full sets. Most of what a set must
 node. One thing is not: a pod whose deletion was seen before its agent knew the pod's last state. Left out at once, the
 agent would act on an older flag, or take its snapshots for those of the pod before it. Such a pod is named once more
 with its last state; when that is acknowledged it leaves the set like any other.
+
+Never after the next pod of its name has come and gone: to the agent the older one would look like a third pod of that
+name, whose claim ends what was promised to the one in between.
 """
 
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from controller.deletion.model import FoundSnapshot
+from controller.deletion.model import FoundSnapshot, Owner
 from controller.deletion.pods import PodRecord
 
 # Half of what an agent takes at once, so that two leaders in a row do not get in each other's way.
@@ -74,12 +77,37 @@ class AgentBook:
         self.told = {record.uid: record for record in named}
         self.unsure = False
         self.channel, self.reply, self.synced_at = channel, reply, now
+        uids = {(record.namespace, record.name): record.uid for record in self.told.values()}
         for departure in self.departures.values():
-            departure.heard = departure.heard or self._knows(departure.record)
+            record = departure.record
+            is_succeeded = uids.get((record.namespace, record.name), record.uid) != record.uid
+            departure.heard = departure.heard or is_succeeded or self._knows(record)
 
     def depart(self, record: PodRecord, now: float) -> None:
-        """The pod's deletion was seen; this is its last version."""
+        """The pod's deletion was seen; this is its last version, and the last word on its name."""
+        for departure in self.departures.values():
+            departure.heard = departure.heard or _same_name(departure.record, record)
         self.departures[record.uid] = Departure(record, now, heard=self._knows(record))
+
+    def lose(self, record: PodRecord) -> None:
+        """The pod went unseen: what the ones of its name before it said last says nothing about what it left."""
+        for uid in [uid for uid, each in self.departures.items() if _same_name(each.record, record)]:
+            del self.departures[uid]
+
+    def forget(self, settled_before: float, seen_before: float) -> None:
+        """Forget the pods that were settled before the one time, or seen to go before the other."""
+        for uid, departure in list(self.departures.items()):
+            is_over = departure.settled_at is not None and departure.settled_at < settled_before
+            if is_over or departure.seen_at < seen_before:
+                del self.departures[uid]
+
+    def is_behind(self, owner: Owner) -> bool:
+        """Whether a later pod of the owner's name is gone too, and the agent has not been told of it."""
+        return any(
+            not each.heard and each.settled_at is None and uid != owner.pod_uid
+            for uid, each in self.departures.items()
+            if (each.record.namespace, each.record.name) == (owner.namespace, owner.pod_name)
+        )
 
     def unheard(self, bound: Iterable[PodRecord]) -> list[PodRecord]:
         """Return the deleted pods to name once more beside those that are bound.
@@ -95,3 +123,7 @@ class AgentBook:
     def _knows(self, record: PodRecord) -> bool:
         known = self.told.get(record.uid)
         return known is not None and not self.unsure and known.same_owner(record)
+
+
+def _same_name(one: PodRecord, other: PodRecord) -> bool:
+    return (one.namespace, one.name) == (other.namespace, other.name)

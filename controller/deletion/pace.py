@@ -14,6 +14,8 @@ class Pace:
         first_look: When is looked again for a snapshot that a runtime writes after its pod's deletion.
         second_look: The same, for slow ones.
         remember: How long the last version of a pod is remembered after its decision was carried out.
+        remember_unknown: How long the last version of a pod is remembered whose node has no agent that we know, as
+            right after a start; an agent that appears later finds a deletion that nobody saw.
         workers: How many names each queue works on at once; an agent that hangs holds one.
     """
 
@@ -23,4 +25,5 @@ class Pace:
     first_look: float = 10.0
     second_look: float = 60.0
     remember: float = 900.0
+    remember_unknown: float = 3600.0
     workers: int = 256

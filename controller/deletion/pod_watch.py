@@ -32,6 +32,9 @@ class PodListener(Protocol):
     def pod_deleted(self, record: PodRecord) -> None:
         """A watch delivered the deletion of a bound pod, with its deletion timestamp; this is its last version."""
 
+    def pod_lost(self, record: PodRecord) -> None:
+        """A bound pod is gone and nobody saw its last version; this is the one before."""
+
 
 class PodWatch:
     """`run` until cancelled; everything else is synchronous and read from the copy, except `read`."""
@@ -98,5 +101,7 @@ class PodWatch:
         # Without a deletion timestamp a deleted object is no last version: whoever asks reads the pod.
         if is_deleted and change.seen and item.has(TERMINATING) and item.node:
             listener.pod_deleted(item)
+        elif is_deleted and item.node:
+            listener.pod_lost(item)
         if is_deleted or before is None or not item.same_owner(before):
             listener.owners_changed(item.node)

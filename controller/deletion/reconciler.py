@@ -11,7 +11,7 @@ be made a promise at once. One agent that hangs holds one worker of many.
 import asyncio
 import time
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from controller.agents.cache_client import AgentCallError, AgentChannels
 from controller.deletion.actions import Actions, SnapshotCalls
@@ -20,10 +20,10 @@ from controller.deletion.metrics import BRAKED, LATENCY, OLDEST_UNDONE, OWNER_SY
 from controller.deletion.model import Action
 from controller.deletion.owners import AgentBook, Departure, Reply
 from controller.deletion.pace import Pace
-from controller.deletion.pods import PodRecord
+from controller.deletion.pods import KEEP, MANAGED, PodRecord
 from controller.deletion.refusals import Refusals, concerns_whole_agent
 from controller.deletion.settling import Outcome, PodSource, Settler
-from controller.deletion.subjects import Subject, subjects_of
+from controller.deletion.subjects import Subject, beside, subjects_of
 from controller.kube.errors import KubeError
 from controller.kube.leadership import Leadership
 from controller.kube.queue import WorkQueue
@@ -77,21 +77,29 @@ class DeletionReconciler:
 
     def pod_deleted(self, record: PodRecord) -> None:
         """See PodListener. Only while leading is a deletion seen."""
-        node = record.node
-        if not self._may_act() or not self._channels.is_known(node):
+        node, is_known = record.node, self._channels.is_known(record.node)
+        if not self._may_act() or not (is_known or record.has(MANAGED) or record.has(KEEP)):
             return
         now = self.clock()
         book = self._book(node)
         book.depart(record, now)
-        book.undone[record.uid] = now
+        if is_known:
+            book.undone[record.uid] = now
         if record.said().keep or record.said().disrupted:
             self.retains.add(f"{node} {record.uid}")
+
+    def pod_lost(self, record: PodRecord) -> None:
+        """See PodListener."""
+        book = self._books.get(record.node)
+        if book is not None:
+            book.lose(record)
 
     def set_changed(self, set_uid: str) -> None:
         """A set began or ceased to be, was suspended or woken: what is kept for it may be decided otherwise now."""
         for node, book in self._books.items():
             if book.reply is not None and any(s.owner and s.owner.set_uid == set_uid for s in book.reply.found):
-                self.decisions.add(node)
+                # Told anew, because what was kept since is not in the last answer.
+                self.syncs.add(node)
 
     def release_brake(self) -> int:
         """A person's word: what the brake holds now goes on. Return how many purges that is."""
@@ -117,9 +125,12 @@ class DeletionReconciler:
     async def _sync(self, node: str) -> None:
         """Tell one agent its owners and keep its answer for decisions."""
         channel = self._channels.channel(node)
-        if channel is None or not self._may_act() or not self._pods.is_current:
+        if channel is None or not self._may_act():
             return  # The sweep comes back to it.
         book = self._book(node)
+        if not self._pods.is_current:
+            book.due = True
+            return
         bound = list(self._pods.on_node(node))
         unheard = book.unheard(bound)
         named = bound + unheard
@@ -153,13 +164,17 @@ class DeletionReconciler:
             return
         failure: Exception | None = None
         open_uids: set[str] = set()
-        for subject in subjects_of(reply.found, book.departures, self._wall()):
+        subjects = subjects_of(reply.found, book.departures, self._wall())
+        for subject in subjects:
             uid = subject.owner.pod_uid
             if uid in reply.done:
                 continue
             open_uids.add(uid)
+            if book.is_behind(subject.owner):
+                book.due = True
+                continue
             try:
-                await self._settle(book, reply, subject)
+                await self._settle(book, reply, subject, beside(subject, subjects))
             except (KubeError, AgentCallError) as error:
                 book.undone.setdefault(uid, self.clock())
                 if concerns_whole_agent(error):
@@ -170,9 +185,9 @@ class DeletionReconciler:
         if failure is not None:
             raise failure
 
-    async def _settle(self, book: AgentBook, reply: Reply, subject: Subject) -> None:
+    async def _settle(self, book: AgentBook, reply: Reply, subject: Subject, others: Sequence[Subject]) -> None:
         node, uid = book.node, subject.owner.pod_uid
-        settlement = await self._settler.settle(node, subject, reply.revision)
+        settlement = await self._settler.settle(node, subject, reply.revision, others)
         outcome = settlement.outcome
         if outcome in (Outcome.SETTLED, Outcome.NOTHING_THERE):
             if settlement.decision.action is not Action.NOTHING:
@@ -207,14 +222,15 @@ class DeletionReconciler:
         if self._channels.channel(node) is None:
             return  # Decided from state when it is back.
         subject = Subject(departure.record.owner(), (), None, departure.record.said())
-        if self._settler.from_copies(node, subject).action is not Action.RETAIN:
-            return  # The table says something else, and the next sync's answer will tell what there is.
         async with book.slots:
+            if self._settler.from_copies(node, subject).action is not Action.RETAIN:
+                return  # The table says something else, and the next sync's answer will tell what there is.
+            # Nothing is awaited in between, so it is the same decision.
             settlement = await self._settler.settle(node, subject, 0)
-        if settlement.outcome is Outcome.SETTLED:
+        is_absent = settlement.outcome is Outcome.NOTHING_THERE
+        if settlement.outcome is Outcome.SETTLED or (is_absent and departure.heard):
             self._settled(book, uid, Action.RETAIN)
-        elif settlement.outcome is Outcome.NOTHING_THERE:
-            self._settled(book, uid, Action.RETAIN)
+        if is_absent:
             self._look_again(node, departure)
 
     def _settled(self, book: AgentBook, uid: str, action: Action) -> None:
@@ -270,16 +286,11 @@ class DeletionReconciler:
             told_at = float("-inf") if book is None or book.due or book.channel is not channel else book.synced_at
             if now - told_at > self._pace.resync + spread:
                 self.syncs.add(node)
-        for node in [node for node in self._books if not self._channels.is_known(node)]:
-            del self._books[node]
-        for book in self._books.values():
-            over = [
-                uid
-                for uid, departure in book.departures.items()
-                if departure.settled_at is not None and now - departure.settled_at > self._pace.remember
-            ]
-            for uid in over:
-                del book.departures[uid]
+        for book in list(self._books.values()):
+            is_known = self._channels.is_known(book.node)
+            book.forget(now - self._pace.remember, float("-inf") if is_known else now - self._pace.remember_unknown)
+            if not is_known and not book.departures:
+                del self._books[book.node]
 
     def _measure(self, now: float) -> None:
         for name, queue in (("syncs", self.syncs), ("decisions", self.decisions), ("retains", self.retains)):

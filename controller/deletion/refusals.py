@@ -12,6 +12,7 @@ from controller.agents.cache_client import (
     AgentCallError,
     AgentUnreachableError,
     StaleEpochError,
+    StaleSyncError,
     WrongClusterError,
 )
 from controller.deletion.actions import Actions
@@ -34,6 +35,16 @@ Work = Callable[[str], Awaitable[None]]
 def concerns_whole_agent(error: KubeError | AgentCallError) -> bool:
     """Whether every other call to this agent would be refused too."""
     return isinstance(error, AgentUnreachableError | StaleEpochError | WrongClusterError)
+
+
+def _epoch_to_exceed(call: str, error: AgentCallError) -> int:
+    """Return the epoch above which the leader has to prove itself, -1 when that would change nothing.
+
+    Our syncs go to one agent one by one, so a later one of our epoch was another leader's: the Lease began again.
+    """
+    if isinstance(error, StaleEpochError):
+        return error.highest_epoch
+    return error.epoch if isinstance(error, StaleSyncError) and call == "SyncOwners" else -1
 
 
 class Refusals:
@@ -63,9 +74,10 @@ class Refusals:
         return run
 
     async def _take(self, call: str, error: AgentCallError) -> None:
-        if isinstance(error, StaleEpochError) and error.highest_epoch >= 0:
+        known = _epoch_to_exceed(call, error)
+        if known >= 0:
             try:
-                await self._recover(error.highest_epoch)
+                await self._recover(known)
             except (NotLeadingError, EpochError) as refused:
                 self._actions.say_node(error.node, "Warning", "StaleControllerEpoch", f"{error}; {refused}")
         elif isinstance(error, WrongClusterError):

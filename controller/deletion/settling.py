@@ -4,7 +4,7 @@ Why this exists: between a decision and its action lie reads and the brake, and 
 It is the same for a deletion that was seen and for a copy that is found years later.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
@@ -116,9 +116,17 @@ class Settler:
         decision = decide(question)
         return decide(await self._confirmed(question)) if decision.action is Action.CONFIRM else decision
 
-    async def settle(self, node: str, subject: Subject, revision: int) -> Settlement:
-        """Decide and act. Raises KubeError, AgentCallError and NotLeadingError; then nothing is known to be done."""
+    async def settle(self, node: str, subject: Subject, revision: int, others: Sequence[Subject] = ()) -> Settlement:
+        """Decide and act; a purge has to be right for the `others` too, which it would reach as well.
+
+        Raises KubeError, AgentCallError and NotLeadingError; then nothing is known to be done.
+        """
         decision = await self.consider(node, subject)
+        if decision.purge is not None and others:
+            for other in others:
+                if (kept := await self.consider(node, other)).purge is None:
+                    return _left_for(other, kept)
+            decision = await self.consider(node, subject)
         if decision.action in (Action.WAIT, Action.CONFIRM):
             pause = _LOOK_AGAIN_SECONDS if decision.row == 1 else _HELD_SECONDS
             return Settlement(Outcome.LATER, decision, pause)
@@ -138,6 +146,7 @@ class Settler:
             node=node,
             owner=owner,
             pods_synced=self._pods.has_synced,
+            pods_current=self._pods.is_current,
             claimants=tuple(record.live() for record in self._pods.claimants(owner.vm_name)),
             namesake=NAMESAKE_UNREAD,
             cocoon_set=self._sets.cached(owner),
@@ -150,7 +159,16 @@ class Settler:
         """Read set and pod uncached, the pod last: its read stands right before the attempt."""
         facts = await self._sets.read(question.owner)
         namesake = await self._pods.read(question.owner)
-        return replace(question, cocoon_set=facts, namesake=namesake, pods_synced=self._pods.has_synced)
+        return replace(question, cocoon_set=facts, namesake=namesake, pods_current=self._pods.is_current)
+
+
+def _left_for(other: Subject, kept: Decision) -> Settlement:
+    """Nothing is removed beside a snapshot that is to stay or not decided yet: one purge would reach both."""
+    pod = other.owner
+    why = f"another pod's snapshot of the VM stays ({pod.namespace}/{pod.pod_name} {pod.pod_uid}): {kept.why}"
+    if kept.action is Action.NOTHING:
+        return Settlement(Outcome.SETTLED, Decision(kept.row, Action.NOTHING, why))
+    return Settlement(Outcome.LATER, Decision(kept.row, Action.WAIT, why))
 
 
 _OUTCOMES = {

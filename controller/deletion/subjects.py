@@ -34,6 +34,12 @@ def subjects_of(found: Iterable[FoundSnapshot], departures: Mapping[str, Departu
     return [_subject(snapshots, departures, now) for snapshots in grouped.values()]
 
 
+def beside(subject: Subject, subjects: Iterable[Subject]) -> list[Subject]:
+    """Return the others whose snapshots a purge for this one would reach: a purge names a VM."""
+    name = subject.owner.vm_name
+    return [each for each in subjects if each is not subject and each.owner.vm_name == name and each.retention is None]
+
+
 def _departed_owner(vm_name: str, departures: Mapping[str, Departure]) -> Owner | None:
     """Whose a snapshot is that appeared only when its pod was gone: the last pod whose own name makes the VM's name.
 

@@ -166,7 +166,9 @@ class Network:
         except StaleControllerEpochError as error:
             raise StaleEpochError(node, str(error), error.highest_epoch) from None
         except StaleOwnerSyncError as error:
-            raise StaleSyncError(node, error.reason, str(error)) from None
+            stale = StaleSyncError(node, error.reason, str(error))
+            stale.epoch = caller.epoch if caller.epoch is not None else -1
+            raise stale from None
         except SnapshotError as error:
             raise AgentCallError(node, error.reason, str(error)) from None
         if fault and world.chance.random() < 0.5:

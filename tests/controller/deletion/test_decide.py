@@ -108,6 +108,12 @@ CASES = (
     # Keeping needs no set: it does not wait for a list that fails.
     Case("set unread, flag seen", ask(seen=FLAGGED, cocoon_set=UNREAD_SET), 8, RETAIN, retain=SEAT),
     Case("set unread, eviction seen", ask(seen=EVICTED, cocoon_set=UNREAD_SET), 10, RETAIN, retain=DISRUPTION),
+    # Nothing is removed or released while the watch is broken; keeping does not wait.
+    Case("watch broken, deletion seen", ask(seen=PLAIN, pods_current=False), 1, WAIT),
+    Case("watch broken, set gone", ask(cocoon_set=GONE_SET, pods_current=False), 1, WAIT),
+    Case("watch broken, kept and superseded", ask(retention=KEPT, claimants=(pod(),), namesake=next_pod(),
+         pods_current=False), 1, WAIT),
+    Case("watch broken, flag seen", ask(seen=FLAGGED, pods_current=False), 8, RETAIN, retain=SEAT),
     # 2: not ours.
     Case("never scheduled", ask(node="", seen=FLAGGED), 2, NOTHING),
     Case("unmanaged", ask(UNMANAGED, seen=PLAIN), 2, NOTHING),
