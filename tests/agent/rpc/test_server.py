@@ -108,7 +108,8 @@ async def test_a_crowd_is_refused_with_a_reason_and_never_cancelled(serving: Ser
             )
             for _ in range(4)
         ]
-        calls: list[Any] = [channel.unary_unary("/test.Echo/Say")(b"x") for channel in channels for _ in range(900)]
+        says: list[Any] = [channel.unary_unary("/test.Echo/Say") for channel in channels]
+        calls = [say(b"x") for say in says for _ in range(900)]
         check = health_pb2.HealthCheckRequest()
         healthy = [health_pb2_grpc.HealthStub(channel).Check(check) for channel in channels for _ in range(10)]
         await asyncio.gather(*calls, *healthy, return_exceptions=True)
