@@ -86,6 +86,7 @@ class _Doomed:
     item: PlannedRemoval
     key: tuple[str, str]
     version: object
+    state: SnapshotState
     retentions: tuple[Retention, ...]
 
 
@@ -163,7 +164,7 @@ class Collector:
         for item in plan:
             record = core.inventory.get(item.name)
             if record is not None:
-                doomed.append(_Doomed(item, record.key, record.entry.version, record.facts.retentions))
+                doomed.append(_Doomed(item, record.key, record.entry.version, record.state, record.facts.retentions))
         if not doomed and moment.clock_in_doubt:
             return DeferredReason.CLOCK_IN_DOUBT.value, []
         return "", doomed
@@ -175,16 +176,19 @@ class Collector:
         """Remove one item if it is still what the plan saw. Called under the lock."""
         core = self._core
         core.expire()
-        record = core.inventory.get(doomed.item.name)
-        changed = _why_not(core, doomed, record)
-        if changed or record is None:
-            return _done(doomed.item, CollectionOutcome.SKIPPED, changed)
         try:
+            if doomed.state is SnapshotState.INVALID:
+                # What was too short may have been completed in place since, and may be what somebody is promised.
+                await self._refresher.look_at([doomed.item.name])
+            record = core.inventory.get(doomed.item.name)
+            changed = _why_not(core, doomed, record)
+            if changed or record is None:
+                return _done(doomed.item, CollectionOutcome.SKIPPED, changed)
             removal = await remove_snapshot(core, record)
         except (StoreUnavailableError, LedgerUnavailableError) as error:
             return _done(doomed.item, CollectionOutcome.FAILED, str(error))
         except SnapshotError as error:
-            await self._refresher.look_at([record.name])
+            await self._refresher.look_at([doomed.item.name])
             return _done(doomed.item, CollectionOutcome.SKIPPED, str(error))
         if removal.already_gone:
             return _done(doomed.item, CollectionOutcome.SKIPPED, "it is gone")
@@ -256,7 +260,8 @@ def _why_not(core: CacheCore, doomed: _Doomed, record: KnownSnapshot | None) -> 
         return "its retention has changed"
     if core.is_restoring(record) or record.last_use_at != doomed.item.last_use_at:
         return "it has been used since the plan was made"
-    if not is_collectable(_candidate(core, record), core.moment(), core.settings.grace_seconds):
+    collectable = is_collectable(_candidate(core, record), core.moment(), core.settings.grace_seconds)
+    if record.state is not doomed.state or not collectable:
         return f"it is {record.state.name} now"
     if not _picture_is_complete(core):
         return "the last owner sync is too old"

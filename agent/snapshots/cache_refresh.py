@@ -85,6 +85,8 @@ class Refresher:
     async def look_at(self, names: Collection[str]) -> None:
         """Read single names again. Raises StoreUnavailableError, and then nothing has changed."""
         core = self._core
+        if not names:
+            return
         await self._apply(await core.in_store(core.store.rescan, names))
         if core.mark is not None:
             # Before the first look some names are not the whole picture.

@@ -70,6 +70,7 @@ async def _sync(
     if point == authority.last_sync:
         return await _repeat(core, owners, point)
     await refresher.look_for_changes(ask_engine=True)
+    await refresher.look_at(_damaged(core, owners))
     was_in_doubt = core.moment().clock_in_doubt
     before = watch = core.watch
     wall, boot = core.clock.wall(), core.clock.boot()
@@ -101,6 +102,15 @@ async def _repeat(core: CacheCore, owners: OwnerSet, point: SyncPoint) -> SyncRe
         )
     await core.in_store(core.store.check)
     return SyncReply(point, _unclaimed(core))
+
+
+def _damaged(core: CacheCore, owners: OwnerSet) -> list[str]:
+    """Return what is known as damaged and about to lose an owner, perhaps one that has it kept.
+
+    It may have been completed in place since, which the look for changes does not show.
+    """
+    names = core.owners.differing_names(owners)
+    return [name for name in names if (record := core.inventory.get(name)) is not None and record.invalid]
 
 
 def _decide_all(

@@ -1,8 +1,10 @@
 """What happens beside a collection, and the numbers told about it, on a real store."""
 
+import os
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from agent.snapshots.model import Owner, PurgeOutcome, RetainReason
 from agent.snapshots.upkeep import Upkeep
 from agent.snapshots.view import CacheView
 from tests.agent.snapshots.caching import HOUR, CacheHost, pod
+from tests.agent.snapshots.stores.harness import envelope, write_snapshot
 
 PODS = (pod("ns", "p0"), pod("ns", "p1"))
 NAMES = tuple(owner.vm_name for owner in PODS)
@@ -119,3 +122,42 @@ async def test_no_more_is_sold_than_a_collection_takes(
     ranked = backed_up and reason is not RetainReason.DISRUPTION
     assert sold == (taken if ranked else 0)
     assert (sold > 0) is (owner == PODS[0] and ranked and mode is CollectionMode.ON)
+
+
+def half_written(host: CacheHost, owner: Owner) -> Path:
+    """Put a snapshot in place whose last file is still being written there; return that file."""
+    recorded = {"memory-ranges": 100_000}
+    write_snapshot(host.root, owner.vm_name, metadata=envelope(owner.vm_name, "id-1", files=recorded))
+    return host.root / owner.vm_name / "memory-ranges"
+
+
+async def test_what_was_completed_in_place_is_kept_by_the_flag(host: CacheHost) -> None:
+    """F25: a verdict of damage is looked at again before a promise is withheld because of it."""
+    data = half_written(host, PODS[0])
+    await host.sync(replace(PODS[0], keep_on_delete=True))
+    assert (await host.get(NAMES[0])).invalid
+    os.truncate(data, 100_000)
+    await host.sync()
+    assert await host.state(NAMES[0]) == "RETAINED"
+
+
+async def test_what_was_completed_in_place_is_not_collected_as_damaged(host: CacheHost) -> None:
+    """F25: it is again what somebody was promised, though the plan saw it damaged."""
+    data = half_written(host, PODS[0])
+    os.truncate(data, 100_000)
+    host.write(NAMES[1])
+    await host.sync(replace(PODS[0], keep_on_delete=True))
+    await host.sync()
+    os.truncate(data, 10)
+    await host.cache.look(everything=True)
+    assert await host.state(NAMES[0]) == "INVALID"
+    host.clock.pass_time(25 * HOUR)
+    await host.sync()
+    steps = host.cache.collect(PERSON, policy=EVERYTHING)
+    first = await anext(steps)
+    assert isinstance(first, CollectedItem)
+    assert first.name == NAMES[1]
+    os.truncate(data, 100_000)
+    done = [step.outcome for step in [step async for step in steps] if isinstance(step, CollectedItem)]
+    assert done == [CollectionOutcome.SKIPPED]
+    assert await host.state(NAMES[0]) == "RETAINED"
