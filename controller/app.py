@@ -203,9 +203,9 @@ def deletion_settings(settings: Settings) -> DeletionSettings:
         lease_namespace=settings.lease_namespace,
         lease_name=settings.lease_name,
         times=ElectionTimes(
-            duration=settings.lease_milliseconds / 1000,
-            renew_deadline=settings.renew_milliseconds / 1000,
-            retry=settings.retry_milliseconds / 1000,
+            duration=settings.lease_duration_seconds,
+            renew_deadline=settings.renew_deadline_seconds,
+            retry=settings.retry_period_seconds,
         ),
         trusted_prefixes=settings.trusted_vm_prefixes,
         audit_only=settings.audit_only,

@@ -26,11 +26,12 @@ from controller.nodes.plan import Lifecycle
 _PREFIX = "COCOON_NODE_CONTROLLER_"
 _PATH = "must be an absolute path"
 _NAMESPACED = re.compile(r"([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/([a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?)")
-_LEASE_TIME = WholeNumber(50, 600_000)
-_MILLISECONDS = "must be a whole number of milliseconds from 50 to 600000"
+_SECONDS = "must be seconds from 0.05 to 600, such as 10 or 1.5"
 _DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _AGENT_SOURCES = ("agents", "agents_file", "agents_dns", "agents_service")
 _TLS = ("tls_ca_file", "tls_cert_file", "tls_key_file")
+
+_LEASE_TIMES = ("retry_period_seconds", "renew_deadline_seconds", "lease_duration_seconds")
 
 # Read from the environment only, by the command line itself.
 CONFIG_FILE_VARIABLE = _PREFIX + "CONFIG"
@@ -58,9 +59,9 @@ class Settings:
     registration_taint: bool
     lease_namespace: str
     lease_name: str
-    lease_milliseconds: int
-    renew_milliseconds: int
-    retry_milliseconds: int
+    lease_duration_seconds: float
+    renew_deadline_seconds: float
+    retry_period_seconds: float
     trusted_vm_prefixes: tuple[str, ...]
     audit_only: bool
     http_listen: tuple[str, int] | None
@@ -74,6 +75,13 @@ def _file(text: str) -> str:
     if "\0" in text:
         raise ValueError(text)
     return os.path.abspath(text)
+
+
+def _seconds(text: str) -> float:
+    """Seconds, decimals allowed; no exponents and no infinities, which a number's own parser takes."""
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", text, re.ASCII) or not 0.05 <= float(text) <= 600:
+        raise ValueError(text)
+    return float(text)
 
 
 def _agents(text: str) -> tuple[AgentEndpoint, ...]:
@@ -152,11 +160,11 @@ SETTINGS: tuple[Setting, ...] = (
             "Namespace of the Lease on which the leader is elected."),
     Setting("lease_name", _PREFIX + "LEASE_NAME", "cocoon-node-controller", _dns_label, "must be a name",
             "Name of the Lease on which the leader is elected."),
-    Setting("lease_milliseconds", _PREFIX + "LEASE_MILLISECONDS", "10000", _LEASE_TIME, _MILLISECONDS,
+    Setting("lease_duration_seconds", _PREFIX + "LEASE_DURATION_SECONDS", "10", _seconds, _SECONDS,
             "How long a leader that does not renew keeps others waiting."),
-    Setting("renew_milliseconds", _PREFIX + "RENEW_MILLISECONDS", "7000", _LEASE_TIME, _MILLISECONDS,
+    Setting("renew_deadline_seconds", _PREFIX + "RENEW_DEADLINE_SECONDS", "7", _seconds, _SECONDS,
             "After how long without renewal a leader stops acting."),
-    Setting("retry_milliseconds", _PREFIX + "RETRY_MILLISECONDS", "2000", _LEASE_TIME, _MILLISECONDS,
+    Setting("retry_period_seconds", _PREFIX + "RETRY_PERIOD_SECONDS", "2", _seconds, _SECONDS,
             "How often the Lease is renewed or asked for."),
     Setting("trusted_vm_prefixes", "COCOON_NODE_TRUSTED_VM_PREFIXES", "", vm_prefixes, VM_PREFIXES_RULE,
             "VM names that are not their pods' own and yet may be purged; the agents need the same."),
@@ -219,11 +227,10 @@ def _conflicts(parsed: Mapping[str, object]) -> list[str]:
     if 0 < len(given) < len(_TLS):
         missing = ", ".join(_PREFIX + name.upper() for name in _TLS if name not in given)
         problems.append(f"TLS needs the agents' authorities, our certificate and its key together; missing: {missing}")
-    times = [parsed.get(f"{word}_milliseconds") for word in ("retry", "renew", "lease")]
-    if all(isinstance(each, int) for each in times) and not times[0] < times[1] < times[2]:  # type: ignore[operator]
-        problems.append(
-            f"{_PREFIX}RETRY_MILLISECONDS, RENEW_MILLISECONDS and LEASE_MILLISECONDS must grow in this order"
-        )
+    times = [parsed.get(name) for name in _LEASE_TIMES]
+    if all(isinstance(each, float) for each in times) and not times[0] < times[1] < times[2]:  # type: ignore[operator]
+        names = ", ".join(_PREFIX + name.upper() for name in _LEASE_TIMES)
+        problems.append(f"{names} must grow in this order")
     agents = cast("tuple[AgentEndpoint, ...]", parsed.get("agents") or ())
     problems += [
         f"{_PREFIX}AGENTS: {endpoint.node_name}={endpoint.address}: {problem}"

@@ -15,6 +15,7 @@ from common.logging import fields
 from controller.agents.cache_client import AgentChannels, CacheClient, CallSeconds
 from controller.deletion.actions import Actions
 from controller.deletion.brake import Brake
+from controller.deletion.brake_record import BrakeRecord
 from controller.deletion.metrics import LEADING
 from controller.deletion.pace import Pace
 from controller.deletion.pod_watch import PodWatch
@@ -100,8 +101,18 @@ class DeletionParts:
         self.sets = SetWatch(client, self._set_changed, limits=chosen.limits)
         self.brake = Brake(chosen.brake_limit, chosen.brake_window_seconds)
         actions = Actions(self.calls, self.pods.read, events, audit_only=chosen.audit_only)
+        record = BrakeRecord(
+            self.brake, self.elector.annotate, lambda: self.elector.annotations, time.monotonic, time.time
+        )
+        self.elector.leadership.subscribe(lambda epoch: None if epoch is None else record.learn())
         self.settler = Settler(
-            self.pods, self.sets, actions, self.brake, time.monotonic, trusted_prefixes=chosen.trusted_prefixes
+            self.pods,
+            self.sets,
+            actions,
+            self.brake,
+            time.monotonic,
+            trusted_prefixes=chosen.trusted_prefixes,
+            record=None if chosen.audit_only else record,
         )
         self.reconciler = DeletionReconciler(
             pods=self.pods,

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from controller.deletion.actions import Actions, Order, Result
 from controller.deletion.brake import Brake
+from controller.deletion.brake_record import BrakeRecord
 from controller.deletion.decide import decide
 from controller.deletion.model import (
     NAMESAKE_UNREAD,
@@ -97,14 +98,16 @@ class Settler:
         brake: Brake,
         clock: Callable[[], float],
         trusted_prefixes: tuple[str, ...] = (),
+        record: BrakeRecord | None = None,
     ) -> None:
-        """`clock` gives monotonic seconds."""
+        """`clock` gives monotonic seconds; without a `record` the brake's count ends with this process."""
         self._pods = pods
         self._sets = sets
         self._actions = actions
         self._brake = brake
         self._clock = clock
         self._trusted_prefixes = trusted_prefixes
+        self._record = record
 
     def from_copies(self, node: str, subject: Subject) -> Decision:
         """Decide from our copies alone; that never ends in a removal."""
@@ -138,6 +141,12 @@ class Settler:
             self._actions.say(order, "Warning", "SnapshotPurgeBraked", "waits: too many purges of unseen deletions")
             wait = max(1.0, min(_BRAKE_POLL_SECONDS, self._brake.seconds_until_free(self._clock())))
             return Settlement(Outcome.LATER, decision, wait)
+        if self._record is not None and decision.unseen and await self._record.cover():
+            # The reads are to stand right before the attempt.
+            decision = await self.consider(node, subject)
+            if decision.purge is None:
+                return Settlement(Outcome.LATER, decision)
+            order = replace(order, decision=decision)
         return Settlement(_OUTCOMES[await self._actions.carry_out(order)], decision)
 
     def _question(self, node: str, subject: Subject) -> Question:

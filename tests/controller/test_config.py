@@ -38,6 +38,8 @@ def test_defaults() -> None:
         ("AGENTS_DNS", "agents.example:9", "agents_dns", "agents.example:9"),
         ("ADOPT_NODES", "true", "adopt_nodes", True),
         ("DNS_REFRESH_SECONDS", "5", "dns_refresh_seconds", 5),
+        ("LEASE_DURATION_SECONDS", "15", "lease_duration_seconds", 15.0),
+        ("RETRY_PERIOD_SECONDS", "0.05", "retry_period_seconds", 0.05),
     ],
 )
 def test_taken(name: str, text: str, attribute: str, value: object) -> None:
@@ -62,6 +64,12 @@ def test_lifecycle_has_the_name_of_the_contract() -> None:
         ("AGENTS", "a"),
         ("IN_CLUSTER", "yes"),
         ("DNS_REFRESH_SECONDS", "0"),
+        ("LEASE_DURATION_SECONDS", "601"),
+        ("LEASE_DURATION_SECONDS", "1e1"),
+        ("RENEW_DEADLINE_SECONDS", "nan"),
+        ("RETRY_PERIOD_SECONDS", "0.01"),
+        ("RETRY_PERIOD_SECONDS", "-1"),
+        ("RETRY_PERIOD_SECONDS", "2s"),
         ("DNS_REFRESH_SECONDS", "1.5"),
         ("TLS_CA_FILE", "relative"),
         ("LOG_LEVEL", "loud"),
@@ -94,6 +102,7 @@ def test_all_problems_at_once() -> None:
         ({PREFIX + "IN_CLUSTER": "true"}, "name two clusters"),
         ({PREFIX + "AGENTS": "a=10.0.0.1:1"}, "plain text is only allowed to loopback"),
         (TLS | {PREFIX + "AGENTS_DNS": "agents.example:1"}, "with TLS only SRV"),
+        ({PREFIX + "LEASE_DURATION_SECONDS": "7"}, "must grow in this order"),
     ],
 )
 def test_contradictions(extra: dict[str, str], words: str) -> None:

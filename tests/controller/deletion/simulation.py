@@ -18,6 +18,7 @@ from agent.snapshots.errors import SnapshotError, StaleControllerEpochError, Sta
 from controller.agents.cache_client import AgentCallError, AgentUnreachableError, StaleEpochError, StaleSyncError
 from controller.deletion.actions import Actions
 from controller.deletion.brake import Brake
+from controller.deletion.brake_record import BrakeRecord
 from controller.deletion.model import (
     FoundSnapshot,
     Owner,
@@ -52,6 +53,7 @@ class Fate:
 
     node: str
     set_uid: str
+    pod_name: str = ""
     gone: bool = False
     kept: bool = False
     disrupted_at: float | None = None
@@ -83,11 +85,11 @@ class World:
             return "its pod lives"
         sets = {each["metadata"]["uid"]: each for each in self.api.objects[SETS].values()}
         cocoon_set = sets.get(fate.set_uid)
-        if fate.moved_on or cocoon_set is None:
+        if fate.moved_on or (fate.set_uid and cocoon_set is None):
             return ""
         if fate.kept:
             return "its pod carried the flag"
-        if cocoon_set["spec"]["suspend"] and cocoon_set["metadata"]["annotations"].get(STASH) == node:
+        if cocoon_set and cocoon_set["spec"]["suspend"] and cocoon_set["metadata"]["annotations"].get(STASH) == node:
             return "its set is suspended and names this node"
         if fate.disrupted_at is not None and self.now() - fate.disrupted_at < DAY:
             return "its pod was evicted"
@@ -191,7 +193,9 @@ class SimController:
         self.sets = SetWatch(kube, self._set_changed, limits=limits, clock=loop.time)
         brake = Brake(limit=20, window_seconds=120)
         actions = Actions(network, self.pods.read)
-        settler = Settler(self.pods, self.sets, actions, brake, loop.time)
+        record = BrakeRecord(brake, self.elector.annotate, lambda: self.elector.annotations, loop.time, loop.time)
+        self.elector.leadership.subscribe(lambda epoch: None if epoch is None else record.learn())
+        settler = Settler(self.pods, self.sets, actions, brake, loop.time, record=record)
         self.reconciler = DeletionReconciler(
             pods=self.pods,
             settler=settler,
