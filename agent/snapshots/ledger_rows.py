@@ -112,7 +112,8 @@ def read_contents(connection: sqlite3.Connection) -> LedgerContents:
 def _decode_contents(connection: sqlite3.Connection) -> LedgerContents:
     shared: dict[Owner, Owner] = {}
     document = connection.execute("SELECT document FROM state WHERE id = 1").fetchone()
-    owners = tuple(_OWNER.decode(row[0]) for row in connection.execute("SELECT document FROM owners"))
+    documents = connection.execute("SELECT document FROM owners")
+    owners = tuple(_OWNER.decode(row[0]).with_shared_texts() for row in documents)
     shared.update(zip(owners, owners, strict=True))
     rows = connection.execute("SELECT name, snapshot_id, document, gone FROM snapshots ORDER BY name, gone")
     superseded = connection.execute("SELECT pod_uid FROM superseded ORDER BY position")
@@ -219,6 +220,14 @@ def _with_shared_owners(facts: SnapshotFacts, shared: dict[Owner, Owner]) -> Sna
         return facts
     return replace(
         facts,
-        owner=None if facts.owner is None else shared.setdefault(facts.owner, facts.owner),
-        retentions=tuple(replace(kept, owner=shared.setdefault(kept.owner, kept.owner)) for kept in facts.retentions),
+        owner=None if facts.owner is None else _shared(facts.owner, shared),
+        retentions=tuple(replace(kept, owner=_shared(kept.owner, shared)) for kept in facts.retentions),
     )
+
+
+def _shared(owner: Owner, shared: dict[Owner, Owner]) -> Owner:
+    known = shared.get(owner)
+    if known is None:
+        known = owner.with_shared_texts()
+        shared[known] = known
+    return known

@@ -95,7 +95,7 @@ def owner_of(message: pb.Owner) -> Owner:
         vm_id=message.vm_id,
         ephemeral_storage_request_bytes=max(0, message.ephemeral_storage_request_bytes),
         keep_on_delete=message.keep_on_delete,
-    )
+    ).with_shared_texts()
 
 
 ChangingRequest = (

@@ -6,7 +6,8 @@ to the ledger before anybody sees it. Times are wall-clock Unix seconds, sizes a
 """
 
 import enum
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 
 
 class SnapshotState(enum.Enum):
@@ -109,6 +110,15 @@ class Owner:
     vm_id: str = ""
     ephemeral_storage_request_bytes: int = 0
     keep_on_delete: bool = False
+
+    def with_shared_texts(self) -> "Owner":
+        """Return the same owner, with one copy in memory of each text that many owners have in common."""
+        return replace(
+            self,
+            namespace=sys.intern(self.namespace),
+            set_name=sys.intern(self.set_name),
+            set_uid=sys.intern(self.set_uid),
+        )
 
     def same_pod_name(self, other: "Owner") -> bool:
         """Whether both are pods of one namespace and name, be they the same pod or one after the other."""
