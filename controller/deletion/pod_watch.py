@@ -94,7 +94,7 @@ class PodWatch:
         before, item, listener = change.before, change.item, self._listener
         is_deleted = change.kind is ChangeKind.DELETED
         if change.seen or not is_deleted:
-            item.follow(before)
+            item.follow(before, gapless=change.seen)
         self.index.take(before, None if is_deleted else item)
         if listener is None:
             return

@@ -136,18 +136,23 @@ class PodRecord(
         """Whether this bit is set."""
         return bool(self.bits & bit)
 
-    def follow(self, before: "PodRecord | None") -> None:
-        """Take over what the version before said of a disruption, so that only the version that counts decides."""
+    def follow(self, before: "PodRecord | None", *, gapless: bool = True) -> None:
+        """Take over what the version before said of a disruption, so that only the version that counts decides.
+
+        Without `gapless` versions in between may have been missed, among them the last one without deletion timestamp:
+        then none such was seen.
+        """
         if before is None or before.uid != self.uid:
             return
+        live_seen = before.bits & LIVE_SEEN if gapless else 0
         said = last_version(
             SeenDeletion(before.has(KEEP), before.has(DISRUPTED)),
-            live_seen=before.has(LIVE_SEEN),
+            live_seen=bool(live_seen),
             keep=self.has(KEEP),
             disrupted=self.has(DISRUPTED),
             terminating=self.has(TERMINATING),
         )
-        self.bits = (self.bits & ~DISRUPTED) | (DISRUPTED if said.disrupted else 0) | (before.bits & LIVE_SEEN)
+        self.bits = (self.bits & ~DISRUPTED) | (DISRUPTED if said.disrupted else 0) | live_seen
 
     def said(self) -> SeenDeletion:
         """What this version says, should it be the last one."""

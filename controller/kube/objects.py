@@ -58,8 +58,8 @@ class ChangeKind(Enum):
 class Change(NamedTuple, Generic[T]):
     """One change of a reflector's copy.
 
-    `item` is the new state, or the last state of a deleted object. `seen` is false for a deletion noticed by comparing
-    lists: then `item` is the last state we knew, and later ones may have been missed.
+    `item` is the new state, or the last state of a deleted object. `seen` is false for a change noticed by comparing
+    lists: states in between may have been missed, and of a deleted object `item` is the last state we knew.
     """
 
     kind: ChangeKind

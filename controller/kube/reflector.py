@@ -124,7 +124,7 @@ class Reflector(Generic[T]):
         for key in [key for key in self.items if key not in found]:
             self._remove_unseen(key)
         for key, item in found.items():
-            self._put(key, item)
+            self._put(key, item, seen=False)
         self._version = version
         self.lists += 1
         self._heard()
@@ -214,14 +214,14 @@ class Reflector(Generic[T]):
     def _apply(self, kind: str, item: T) -> None:
         key = object_key(item)
         if kind in ("ADDED", "MODIFIED"):
-            self._put(key, item)
+            self._put(key, item, seen=True)
         elif kind == "DELETED":
             before = self.items.pop(key, None)
             self._on_change(Change(ChangeKind.DELETED, key, before, item, True))
         else:
             raise _BrokenError(f"an event of unknown type {kind[:40]!r}")
 
-    def _put(self, key: str, item: T) -> None:
+    def _put(self, key: str, item: T, *, seen: bool) -> None:
         """Store one object and tell, unless we have it already; another UID is a deletion we did not see."""
         before = self.items.get(key)
         if before is not None and before.metadata.uid != item.metadata.uid:
@@ -231,7 +231,7 @@ class Reflector(Generic[T]):
             return
         self.items[key] = item
         kind = ChangeKind.ADDED if before is None else ChangeKind.MODIFIED
-        self._on_change(Change(kind, key, before, item, True))
+        self._on_change(Change(kind, key, before, item, seen))
 
     def _remove_unseen(self, key: str) -> None:
         before = self.items.pop(key)

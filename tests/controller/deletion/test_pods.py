@@ -130,6 +130,12 @@ def test_eviction_is_told_from_a_late_condition() -> None:
     after = record(wire(metadata=gone))
     after.follow(evicted)
     assert after.has(DISRUPTED)
+    # What a list shows after a gap may have been evicted before its deletion, and is kept.
+    missed, last = record(wire(metadata=gone)), record(wire(metadata=gone, status=target))
+    missed.follow(live, gapless=False)
+    assert not missed.has(DISRUPTED)
+    last.follow(missed)
+    assert last.has(DISRUPTED)
     other = record(wire(metadata=gone | {"uid": "another"}, status=target))
     other.follow(live)
     assert other.has(DISRUPTED)
