@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from devenv import programs
-from devenv.credentials import Credentials, create_credentials
+from devenv.credentials import CONTROLLER_USER, Credentials, create_credentials
 from devenv.errors import DevenvError
 from devenv.kube_api import ApiError, KubeApi, UnreachableError
 from devenv.ports import PortLease
@@ -45,6 +45,17 @@ _AUDIT_POLICY = {
     "kind": "Policy",
     "rules": [
         {"level": "RequestResponse", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
+        # What the controller reads before it removes something; lists and watches are not among it.
+        {
+            "level": "Metadata",
+            "verbs": ["get"],
+            "users": [CONTROLLER_USER],
+            "resources": [
+                {"group": "", "resources": ["pods"]},
+                {"group": "cocoonset.cocoonstack.io", "resources": ["cocoonsets"]},
+            ],
+            "omitStages": ["RequestReceived"],
+        },
         {"level": "None"},
     ],
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,17 @@ class Write:
     query: str
     request: Any
     response: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One answered uncached read of the controller; `at` is when it arrived, in Unix seconds."""
+
+    resource: str
+    namespace: str
+    name: str
+    status: int
+    at: float
 
 
 class AuditLog:
@@ -60,6 +72,20 @@ class AuditLog:
             write
             for write in self._answered(since)
             if all(value is None or getattr(write, key) == value for key, value in wanted.items())
+        ]
+
+    def reads(self, since: int = 0) -> list[Read]:
+        """Return the controller's reads of single pods and CocoonSets that are answered and logged by now."""
+        return [
+            Read(
+                resource=event["objectRef"]["resource"],
+                namespace=event["objectRef"].get("namespace", ""),
+                name=event["objectRef"].get("name", ""),
+                status=event.get("responseStatus", {}).get("code", 0),
+                at=datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp(),
+            )
+            for event in self._events(since)
+            if event["verb"] == "get" and event["stage"] == "ResponseComplete"
         ]
 
     def _answered(self, since: int) -> list[Write]:
