@@ -127,8 +127,7 @@ def read_metadata(directory: int) -> bytes:
     try:
         data = os.read(descriptor, 16384)
         if len(data) == 16384:
-            parts = [data]
-            total = len(data)
+            parts, total = [data], len(data)
             while total <= MAX_ENVELOPE_BYTES and (part := os.read(descriptor, 65536)):
                 parts.append(part)
                 total += len(part)
@@ -196,8 +195,7 @@ def _judge_data(name: str, envelope: Envelope, contents: DirectoryContents) -> E
 def _add_entries(contents: DirectoryContents, directory: int, device: int, path: str) -> None:
     """Add what an open directory holds. The loop runs for every file of the store and makes no call it can avoid."""
     allocated = apparent = 0
-    touched = contents.last_touch_at
-    sizes, status_of = contents.sizes, os.stat
+    touched, sizes, status_of = contents.last_touch_at, contents.sizes, os.stat
     for name in os.listdir(directory):
         try:
             status = status_of(name, dir_fd=directory, follow_symlinks=False)
