@@ -57,6 +57,8 @@ class Load:
     imported: set[str] = field(default_factory=set)
     calls: int = 0
     failures: list[BaseException] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
+    """VM names of the owners in the last sync that was tried."""
 
     @property
     def root(self) -> Path:
@@ -171,6 +173,7 @@ class Load:
 
     def _sync(self, calls: SnapshotCacheStub, *owners: pb.Owner) -> None:
         self.revision += 1
+        self.named = {one.vm_name for one in owners}
         request = pb.SyncOwnersRequest(owners=[owner(RUNNING), *owners], sync_revision=self.revision)
         calls.SyncOwners(_from_controller(request), timeout=_SECONDS)
         self.synced = True
