@@ -16,7 +16,6 @@ from controller.app import agent_sources, client_credentials, deletion_settings,
 from controller.config import Settings
 from controller.deletion.inspection import Inspection, Pending, looking, release_braked
 from controller.deletion.model import Decision, LocatedSnapshot
-from controller.deletion.names import pod_vm_name
 
 
 @contextlib.asynccontextmanager
@@ -31,7 +30,11 @@ async def plan_snapshots(settings: Settings, wait_seconds: float) -> tuple[list[
     """Return what would be done about snapshots that nobody claims, as plain objects, and what could not be asked."""
     async with _look(settings, wait_seconds) as inspection:
         pending, problems = await inspection.pending(time.time())
-    return [_pending_object(each) for each in pending], problems
+        left = await inspection.brake_left(time.time())
+    objects = [_pending_object(each) for each in pending]
+    for number, counted in enumerate(each for each in objects if each["countsAgainstBrake"]):
+        counted["braked"] = number >= left
+    return objects, problems
 
 
 async def release(settings: Settings) -> str:
@@ -50,17 +53,27 @@ async def locate(settings: Settings, vm_name: str, wait_seconds: float) -> tuple
 
 async def why(settings: Settings, namespace: str, pod: str, wait_seconds: float) -> tuple[list[str], list[str]]:
     """Return sentences about what was decided for a pod and what would be now, and what could not be asked."""
-    vm_name = pod_vm_name(namespace, pod)
     lines: list[str] = []
     async with _look(settings, wait_seconds) as inspection:
         lines += [f"{event.at} {event.reason}: {event.note}" for event in await inspection.events(namespace, pod)]
-        found, problems = await inspection.locate(vm_name)
-        for node in sorted({node for node, _ in found}):
-            here = [each for where, each in found if where == node]
-            lines += [f"{node}: {each.found.name} is {each.state}{_kept(each)}" for each in here]
-            decision = await inspection.decision_of(node, here, time.time())
-            if decision is not None:
-                lines.append(f"{node}: now: {_words(decision)}")
+        problems: list[str] = []
+        for vm_name in await inspection.vm_names(namespace, pod):
+            told, unheard = await _why_here(inspection, vm_name)
+            lines += told
+            problems += [each for each in unheard if each not in problems]
+    return lines, problems
+
+
+async def _why_here(inspection: Inspection, vm_name: str) -> tuple[list[str], list[str]]:
+    """Return sentences about a VM's snapshots and what would be decided about them, and what could not be asked."""
+    lines: list[str] = []
+    found, problems = await inspection.locate(vm_name)
+    for node in sorted({node for node, _ in found}):
+        here = [each for where, each in found if where == node]
+        lines += [f"{node}: {each.found.name} is {each.state}{_kept(each)}" for each in here]
+        decision = await inspection.decision_of(node, here, time.time())
+        if decision is not None:
+            lines.append(f"{node}: now: {_words(decision)}")
     if not found:
         lines.append(f"no agent that answers has a snapshot of {vm_name}")
     return lines, problems
@@ -107,6 +120,7 @@ def _pending_object(pending: Pending) -> dict[str, Any]:
         "reason": next((reason.name for reason in reasons if reason is not None), ""),
         "why": decision.why,
         "countsAgainstBrake": decision.unseen and decision.purge is not None,
+        "braked": False,
     }
 
 

@@ -58,6 +58,11 @@ class Brake:
             return 0.0
         return max(0.0, self._counted[0][0] + self._kept_seconds - now)
 
+    def left(self, now: float) -> int:
+        """Return how many more may go on now."""
+        self._expire(now)
+        return self._limit - self._total() + self._spare
+
     def counted(self, now: float) -> list[tuple[float, int]]:
         """Return how many were counted, with how many seconds ago."""
         self._expire(now)

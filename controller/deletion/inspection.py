@@ -21,11 +21,14 @@ from controller.agents.credentials import ClientCredentials
 from controller.agents.discovery import AgentSource
 from controller.agents.fleet import AgentFleet
 from controller.deletion.assembly import RELEASE_ANNOTATION, DeletionParts, DeletionSettings
+from controller.deletion.brake import Brake
+from controller.deletion.brake_record import BrakeRecord
 from controller.deletion.model import Action, Decision, LocatedSnapshot
+from controller.deletion.names import pod_vm_name
 from controller.deletion.refusals import NO_CACHE
 from controller.deletion.subjects import Subject, subjects_of
 from controller.kube.client import KubeClient
-from controller.kube.errors import KubeError
+from controller.kube.errors import KubeError, NotFound
 
 _POLL_SECONDS = 0.05
 
@@ -72,6 +75,31 @@ class Inspection:
                 if error.reason != NO_CACHE:
                     problems.append(f"{node}: {error}")
         return found, problems
+
+    async def vm_names(self, namespace: str, pod_name: str) -> list[str]:
+        """Return the names of a pod's VM: by its own name, by its annotation, and by what agents recorded of it."""
+        names = [pod_vm_name(namespace, pod_name)]
+        record = self._parts.pods.reflector.items.get(f"{namespace}/{pod_name}")
+        if record is not None:
+            names.append(record.vm_name)
+        for node in sorted(self._channels.nodes()):
+            with contextlib.suppress(AgentCallError):  # whoever looks for the snapshots meets it again and tells
+                snapshots = await self._parts.calls.list_unclaimed(node)
+                owners = [each.owner for each in snapshots if each.owner is not None]
+                names += [each.vm_name for each in owners if (each.namespace, each.pod_name) == (namespace, pod_name)]
+        return list(dict.fromkeys(names))
+
+    async def brake_left(self, wall: float) -> int:
+        """Return how many purges of unseen deletions the leader's brake would let go now. Raises KubeError."""
+        chosen = self._parts.settings
+        brake = Brake(chosen.brake_limit, chosen.brake_window_seconds)
+        try:
+            body = await self._client.get_bytes(_lease_path(chosen))
+        except NotFound:
+            return brake.left(0.0)
+        annotations = msgspec.json.decode(body)["metadata"].get("annotations") or {}
+        BrakeRecord(brake, _write_nothing, lambda: annotations, lambda: 0.0, lambda: wall).learn()
+        return brake.left(0.0)
 
     async def locate(self, vm_name: str) -> tuple[list[tuple[str, LocatedSnapshot]], list[str]]:
         """Return every snapshot of a VM with its node, and what could not be asked."""
@@ -131,8 +159,17 @@ async def looking(
 
 async def release_braked(client: KubeClient, settings: DeletionSettings) -> None:
     """Tell the leader that the purges its brake holds may go. Raises KubeError."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{settings.lease_namespace}/leases/{settings.lease_name}"
-    await client.merge_patch(path, {"metadata": {"annotations": {RELEASE_ANNOTATION: uuid.uuid4().hex}}})
+    await client.merge_patch(
+        _lease_path(settings), {"metadata": {"annotations": {RELEASE_ANNOTATION: uuid.uuid4().hex}}}
+    )
+
+
+def _lease_path(settings: DeletionSettings) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{settings.lease_namespace}/leases/{settings.lease_name}"
+
+
+async def _write_nothing(key: str, value: str) -> None:  # noqa: ARG001 - see BrakeRecord
+    raise ValueError("an inspection changes nothing")
 
 
 def _is_complete(fleet: AgentFleet, parts: DeletionParts) -> bool:

@@ -15,7 +15,9 @@ CALL_FAILURES = Counter(
 )
 OWNER_SYNCS = Counter("cocoon_node_owner_syncs_total", "Owner syncs sent to agents, by outcome.", ["outcome"])
 ODD_PODS = Counter(
-    "cocoon_node_odd_pods_total", "Pods with annotations that cannot be used as they are, by what is odd.", ["what"]
+    "cocoon_node_odd_pods_total",
+    "Pods whose annotations or nodes cannot be used as they are, by what is odd.",
+    ["what"],
 )
 LATENCY = Histogram(
     "cocoon_node_deletion_latency_seconds",

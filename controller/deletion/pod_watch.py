@@ -5,22 +5,31 @@ state of a pod there is. Here each change is turned into the two things others c
 and a pod that is gone, with what its last version said.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
 
+from common.logging import fields
+from controller.deletion.metrics import ODD_PODS
 from controller.deletion.model import NamesakeFacts, Owner
-from controller.deletion.pods import TERMINATING, PodIndex, PodRecord
+from controller.deletion.pods import ODD_NAME, ODD_VALUE, TERMINATING, PodIndex, PodRecord
 from controller.kube.client import KubeClient
 from controller.kube.errors import KubeError, NotFound
 from controller.kube.objects import Change, ChangeKind
 from controller.kube.reflector import Reflector, ReflectorLimits
 
+log = logging.getLogger(__name__)
+
 # Pods are seen from when they are bound. No other filter: with a label selector, removing the label looks like a
 # deletion.
 _BOUND = {"fieldSelector": "spec.nodeName!="}
+
+
+_ODD = {ODD_NAME: "vm name", ODD_VALUE: "value"}
+_ANY_ODD = ODD_NAME | ODD_VALUE
 
 
 class PodListener(Protocol):
@@ -96,6 +105,8 @@ class PodWatch:
         if change.seen or not is_deleted:
             item.follow(before, gapless=change.seen)
         self.index.take(before, None if is_deleted else item)
+        if not is_deleted and item.bits & _ANY_ODD:
+            _tell_odd(item, before)
         if listener is None:
             return
         # Without a deletion timestamp a deleted object is no last version: whoever asks reads the pod.
@@ -105,3 +116,14 @@ class PodWatch:
             listener.pod_lost(item)
         if is_deleted or before is None or not item.same_owner(before):
             listener.owners_changed(item.node)
+
+
+def _tell_odd(item: PodRecord, before: PodRecord | None) -> None:
+    """Say once what cannot be used as it is: it counts as unset, and somebody meant something by it."""
+    known = before.bits if before is not None and before.uid == item.uid else 0
+    for bit, what in _ODD.items():
+        if item.bits & bit and not known & bit:
+            ODD_PODS.labels(what).inc()
+            log.warning(
+                "pod with an odd annotation", extra=fields(pod=item.key, uid=item.uid, node=item.node, odd=what)
+            )

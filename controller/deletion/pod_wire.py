@@ -30,6 +30,10 @@ class WireAnnotations(
     restores: Any = None
     managed: Any = None
 
+    def flags(self) -> tuple[object, ...]:
+        """Return the values that say yes or no."""
+        return self.keep, self.restores, self.managed
+
 
 class WireOwnerReference(msgspec.Struct, gc=False, rename="camel"):
     """Who owns a pod."""

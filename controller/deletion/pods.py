@@ -8,6 +8,7 @@ Annotations may hold anything a tenant likes. What is not a text counts as unset
 cut, still too long to be one.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -35,13 +36,17 @@ DISRUPTED: Final = 8
 TERMINATING: Final = 16
 RUNNING: Final = 32
 LIVE_SEEN: Final = 64
-"""Bits of `PodRecord.bits`; LIVE_SEEN: a version without deletion timestamp was seen."""
+ODD_NAME: Final = 128
+ODD_VALUE: Final = 256
+"""Bits of `PodRecord.bits`; LIVE_SEEN: a version without deletion timestamp was seen; ODD_NAME: the annotated VM name
+is none that any store could hold; ODD_VALUE: an annotation that decides is neither true nor false."""
 
 SET_KIND: Final = "CocoonSet"
 SET_GROUP: Final = "cocoonset.cocoonstack.io"
 _OWNER_BITS: Final = MANAGED | KEEP
 # One more than the longest name there is would do; what is cut stays impossible.
 _LONGEST_TEXT: Final = 300
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,252}", re.ASCII)
 
 
 class PodRecord(
@@ -109,11 +114,14 @@ class PodRecord(
         self.wire_metadata = self.wire_spec = self.wire_status = None
 
     def _take_annotations(self, annotations: WireAnnotations) -> int:
+        odd = 0 if all(_is_usual(each) for each in annotations.flags()) else ODD_VALUE
         vm_name = _text(annotations.vm_name)
+        if not isinstance(annotations.vm_name, str | None) or (vm_name and not _NAME.fullmatch(vm_name)):
+            odd |= ODD_NAME
         if vm_name and vm_name != pod_vm_name(self.namespace, self.name):
             self.own_vm_name = vm_name
         self.vm_id = _text(annotations.vm_id)
-        bits = MANAGED if is_true(annotations.managed) else 0
+        bits = odd | (MANAGED if is_true(annotations.managed) else 0)
         bits |= KEEP if is_true(annotations.keep) else 0
         return bits | (RESTORES if is_true(annotations.restores) else 0)
 
@@ -246,6 +254,10 @@ def _remove(index: dict[str, list[PodRecord]], key: str, record: PodRecord) -> N
         found.remove(record)
         if not found:
             del index[key]
+
+
+def _is_usual(value: object) -> bool:
+    return value is None or value in ("true", "false", "")
 
 
 def _text(value: object) -> str:

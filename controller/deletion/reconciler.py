@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from controller.agents.cache_client import AgentCallError, AgentChannels
 from controller.deletion.actions import Actions, SnapshotCalls
 from controller.deletion.brake import Brake
-from controller.deletion.metrics import BRAKED, LATENCY, OLDEST_UNDONE, OWNER_SYNCS, QUEUE_DEPTH, UNDONE
+from controller.deletion.metrics import BRAKED, LATENCY, ODD_PODS, OLDEST_UNDONE, OWNER_SYNCS, QUEUE_DEPTH, UNDONE
 from controller.deletion.model import Action
 from controller.deletion.owners import AgentBook, Departure, Reply
 from controller.deletion.pace import Pace
@@ -85,6 +85,8 @@ class DeletionReconciler:
         book.depart(record, now)
         if is_known:
             book.undone[record.uid] = now
+        else:
+            ODD_PODS.labels("node without agent").inc()
         if record.said().keep or record.said().disrupted:
             self.retains.add(f"{node} {record.uid}")
 
@@ -98,8 +100,7 @@ class DeletionReconciler:
         """A set began or ceased to be, was suspended or woken: what is kept for it may be decided otherwise now."""
         for node, book in self._books.items():
             if book.reply is not None and any(s.owner and s.owner.set_uid == set_uid for s in book.reply.found):
-                # Told anew, because what was kept since is not in the last answer.
-                self.syncs.add(node)
+                self.syncs.add(node)  # What was kept since is not in the last answer.
 
     def release_brake(self) -> int:
         """A person's word: what the brake holds now goes on. Return how many purges that is."""
@@ -225,8 +226,7 @@ class DeletionReconciler:
         async with book.slots:
             if self._settler.from_copies(node, subject).action is not Action.RETAIN:
                 return  # The table says something else, and the next sync's answer will tell what there is.
-            # Nothing is awaited in between, so it is the same decision.
-            settlement = await self._settler.settle(node, subject, 0)
+            settlement = await self._settler.settle(node, subject, 0)  # nothing awaited before: the same decision
         is_absent = settlement.outcome is Outcome.NOTHING_THERE
         if settlement.outcome is Outcome.SETTLED or (is_absent and departure.heard):
             self._settled(book, uid, Action.RETAIN)
@@ -263,10 +263,9 @@ class DeletionReconciler:
         return self._audit_only or self._leadership.epoch is not None
 
     def _book(self, node: str) -> AgentBook:
-        book = self._books.get(node)
-        if book is None:
-            book = self._books[node] = AgentBook(node)
-        return book
+        if node not in self._books:
+            self._books[node] = AgentBook(node)
+        return self._books[node]
 
     async def _run_sweep(self) -> None:
         while True:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from controller.deletion.model import LivePod, Owner
 from controller.deletion.names import is_foreign_name, pod_vm_name, pods_that_make
-from controller.deletion.pods import DISRUPTED, TERMINATING, PodIndex, PodRecord
+from controller.deletion.pods import DISRUPTED, KEEP, ODD_NAME, ODD_VALUE, TERMINATING, PodIndex, PodRecord
 
 VM = "vm.cocoonstack.io/"
 SET = "cocoonset.cocoonstack.io/"
+KEEP_KEY, MANAGED_KEY = f"{VM}keep-snapshot-on-delete", f"{SET}managed"
 
 
 def wire(name: str = "web-0", namespace: str = "shop", node: str = "host-1", **changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
@@ -185,3 +186,27 @@ def test_every_pod_is_among_those_that_make_its_vm_name(namespace: str, name: st
 def test_foreign_names(vm_name: str, foreign: bool) -> None:
     """F31."""
     assert is_foreign_name("shop", "web", vm_name, ("vk-trusted-", "", "debian")) is foreign
+
+
+@pytest.mark.parametrize(
+    ("annotations", "odd"),
+    [
+        ({}, 0),
+        ({f"{VM}name": "vk-other-web"}, 0),
+        ({f"{VM}name": ""}, 0),
+        ({f"{VM}name": "registry.example/base:1.0"}, 0),
+        ({KEEP_KEY: "true", MANAGED_KEY: "false"}, 0),
+        ({KEEP_KEY: "True"}, ODD_VALUE),
+        ({KEEP_KEY: True}, ODD_VALUE),
+        ({MANAGED_KEY: ["true"]}, ODD_VALUE),
+        ({f"{VM}name": "x" * 100_000}, ODD_NAME),
+        ({f"{VM}name": "../x"}, ODD_NAME),
+        ({f"{VM}name": "vk-a\u0430-b"}, ODD_NAME),
+        ({f"{VM}name": 7, KEEP_KEY: 1}, ODD_NAME | ODD_VALUE),
+    ],
+)
+def test_odd_annotations_are_marked(annotations: dict[str, object], odd: int) -> None:
+    """F19, F26: counted as unset where they decide, and never without anybody hearing of it."""
+    pod = record(wire(metadata={"annotations": annotations}))
+    assert pod.bits & (ODD_NAME | ODD_VALUE) == odd
+    assert pod.has(KEEP) == (annotations.get(KEEP_KEY) == "true")
