@@ -154,7 +154,7 @@ class Refresher:
             return snapshot_id, before[1], NO_FACTS
         claimants = core.owners.claimants(entry.target_name)
         owner = likely_owner(before[1].owner, claimants, core.settings.trusted_vm_prefixes)
-        return snapshot_id, SnapshotFacts(owner=owner), NO_FACTS
+        return snapshot_id, SnapshotFacts(owner=owner, guessed=owner is not None), NO_FACTS
 
     def _forget_vanished(self) -> None:
         """File as gone what the ledger knows and the first look did not find."""

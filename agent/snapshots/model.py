@@ -155,6 +155,8 @@ class SnapshotFacts:
         stamped_in_doubt: Times above were taken from a clock that was in doubt, and start anew once it is confirmed.
         contested: Two pods with the same right to its name claimed it before an owner was recorded, so that nobody can
             tell whose it is.
+        guessed: The owner is that of the snapshot whose place it took while nobody claimed the name; no pod has
+            claimed this one yet.
     """
 
     owner: Owner | None = None
@@ -163,6 +165,7 @@ class SnapshotFacts:
     last_used_at: float = 0.0
     stamped_in_doubt: bool = False
     contested: bool = False
+    guessed: bool = False
 
 
 NO_FACTS = SnapshotFacts()

@@ -7,7 +7,7 @@ needs a pod whose own name makes the VM's name and who is the one recorded for t
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from agent.snapshots.model import Owner
+from agent.snapshots.model import Owner, SnapshotFacts
 from agent.snapshots.names import is_purge_name, is_store_name, owned_names, pod_vm_name
 
 
@@ -105,6 +105,17 @@ def likely_owner(before: Owner | None, claimants: tuple[Owner, ...], trusted: tu
     A pod that has a right to the name and claims it now is the better guess, and the record is left to it.
     """
     return None if any(owns_its_name(owner, trusted) for owner in claimants) else before
+
+
+def is_guess_in_doubt(facts: SnapshotFacts, claimants: tuple[Owner, ...], trusted: tuple[str, ...]) -> bool:
+    """Whether a snapshot's owner is a guess and the first to claim it is another pod with a right to the name.
+
+    Then nothing tells which of them made it.
+    """
+    guess = facts.owner
+    if guess is None or not facts.guessed:
+        return False
+    return any(owns_its_name(owner, trusted) and not owner.same_pod_name(guess) for owner in claimants)
 
 
 def replaced_uids(known: Iterable[Owner], claimants: tuple[Owner, ...]) -> frozenset[str]:

@@ -27,7 +27,13 @@ from agent.snapshots.model import (
     live_retentions,
     state_of,
 )
-from agent.snapshots.ownership import is_contested, owns_its_name, recorded_owner, replaced_uids
+from agent.snapshots.ownership import (
+    is_contested,
+    is_guess_in_doubt,
+    owns_its_name,
+    recorded_owner,
+    replaced_uids,
+)
 
 MAX_RETENTIONS_PER_SNAPSHOT = 16
 _UNCLAIMED_STATES = (SnapshotState.UNCLAIMED, SnapshotState.INVALID)
@@ -73,11 +79,15 @@ def decide_sync(
         promised = _with_promise(retentions, Retention(owner, RetainReason.SEAT_RELEASE, moment.now))
         if keepable and owner.keep_on_delete and _has_room(promised, owner, trusted_prefixes):
             retentions, kept_for = promised, (*kept_for, owner)
+    is_doubtful = is_guess_in_doubt(facts, claimants, trusted_prefixes)
+    recorded = None if is_doubtful else facts.owner
+    contested = facts.contested or is_doubtful
     return SyncDecision(
         facts=replace(
             facts,
-            owner=recorded_owner(facts.owner, claimants, trusted_prefixes, contested=facts.contested),
-            contested=facts.contested or (facts.owner is None and is_contested(claimants, trusted_prefixes)),
+            owner=recorded_owner(recorded, claimants, trusted_prefixes, contested=contested),
+            contested=contested or (recorded is None and is_contested(claimants, trusted_prefixes)),
+            guessed=facts.guessed and not claimants,
             retentions=retentions,
             last_used_at=moment.now if before and not claimants else facts.last_used_at,
         ),

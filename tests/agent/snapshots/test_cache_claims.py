@@ -79,3 +79,24 @@ async def test_only_the_next_pod_with_the_same_vm_supersedes(
     assert await host.retain(WEB) is outcome
     await host.restart()
     assert await host.retain(WEB) is outcome
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize(("claimant", "is_purged"), [(SECOND, False), (AGAIN, True), (None, True)])
+async def test_a_guess_whose_a_snapshot_is_gives_way_to_another_pod_that_claims_it_first(
+    host: CacheHost, claimant: Owner | None, is_purged: bool, is_restarted: bool
+) -> None:
+    """F29: a snapshot that replaced another while nobody claimed the name may be either pod's that has it."""
+    host.write(SHARED_NAME)
+    await host.sync(FIRST)
+    await host.sync()
+    host.write(SHARED_NAME)
+    await host.cache.look()
+    await host.cache.settle()
+    if is_restarted:
+        await host.crash()
+    await host.sync(*(claimant,) if claimant else ())
+    await host.sync()
+    outcome = PurgeOutcome.PURGED if is_purged else PurgeOutcome.SKIPPED_FOREIGN
+    assert await host.purge(SECOND) == {SHARED_NAME: PurgeOutcome.SKIPPED_FOREIGN}
+    assert await host.purge(FIRST) == {SHARED_NAME: outcome}
