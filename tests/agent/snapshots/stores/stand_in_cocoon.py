@@ -11,6 +11,7 @@ while `fail-rm-half-way` exists, it fails there.
 """
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
@@ -68,8 +69,11 @@ class Engine:
         shown = [{key: value for key, value in record.items() if key not in HIDDEN} for record in records]
         if self.version == "new":
             for record in shown:
-                files = (self.data / record["id"]).glob("**/*")
-                record["size"] = sum(file.stat().st_size for file in files if file.is_file())
+                record["size"] = 0
+                # A removal that runs at the same time takes files away.
+                with contextlib.suppress(FileNotFoundError):
+                    files = (self.data / record["id"]).glob("**/*")
+                    record["size"] = sum(file.stat().st_size for file in files if file.is_file())
                 record["last_accessed_at"] = record["created_at"]
         return sorted(shown, key=lambda record: record["created_at"])
 
