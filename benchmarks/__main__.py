@@ -34,6 +34,7 @@ MODULES = {
     "snapshot-durable": "benchmarks.snapshots_durable",
     "snapshot-large-purge": "benchmarks.snapshots_large_purge",
     "snapshot-collect": "benchmarks.snapshots_collect",
+    "deletion-watch": "benchmarks.deletion_watch",
 }
 
 

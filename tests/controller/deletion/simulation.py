@@ -87,9 +87,12 @@ class World:
         cocoon_set = sets.get(fate.set_uid)
         if fate.moved_on or (fate.set_uid and cocoon_set is None):
             return ""
+        stash = cocoon_set["metadata"]["annotations"].get(STASH) if cocoon_set else None
+        if cocoon_set and cocoon_set["spec"]["suspend"] and stash and stash != node:
+            return ""  # Row 7: its set hibernates on another node.
         if fate.kept:
             return "its pod carried the flag"
-        if cocoon_set and cocoon_set["spec"]["suspend"] and cocoon_set["metadata"]["annotations"].get(STASH) == node:
+        if cocoon_set and cocoon_set["spec"]["suspend"] and stash == node:
             return "its set is suspended and names this node"
         if fate.disrupted_at is not None and self.now() - fate.disrupted_at < DAY:
             return "its pod was evicted"
