@@ -135,10 +135,10 @@ class KubeApi:
         """DELETE `path` with the given DeleteOptions, such as gracePeriodSeconds=0."""
         return self._json("DELETE", path, json=options or None)
 
-    def discard(self, path: str) -> None:
-        """DELETE `path`; an object that is gone already is as good."""
+    def discard(self, path: str, **options: int | str) -> None:
+        """DELETE `path` as `delete` does; an object that is gone already is as good."""
         try:
-            self.delete(path)
+            self.delete(path, **options)
         except ApiError as error:
             if error.status != httpx.codes.NOT_FOUND:
                 raise

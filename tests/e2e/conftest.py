@@ -49,5 +49,4 @@ def vm_host(
         host.runtime.stop()
         host.runtime.kube.close()
         for path in host.pods:
-            if kube.find(path) is not None:
-                kube.delete(path, gracePeriodSeconds=0)
+            kube.discard(path, gracePeriodSeconds=0)

@@ -33,8 +33,7 @@ def pod(kube: KubeApi, unique_name: Callable[[str], str]) -> Iterator[Callable[.
 
     yield create
     for name in names:
-        if kube.find(f"{cluster.PODS}/{name}") is not None:
-            cluster.delete_pod(kube, name)
+        cluster.delete_pod(kube, name)
 
 
 def test_each_resource_is_sold_to_the_last_unit_and_no_further(

@@ -100,8 +100,8 @@ def why_unschedulable(kube: KubeApi, name: str) -> str:
 
 
 def delete_pod(kube: KubeApi, name: str) -> None:
-    """Remove a pod at once, as the runtime does when its VM has ended."""
-    kube.delete(f"{PODS}/{name}", gracePeriodSeconds=0)
+    """Remove a pod at once, as the runtime does when its VM has ended; one that is gone already is as good."""
+    kube.discard(f"{PODS}/{name}", gracePeriodSeconds=0)
 
 
 def node_writes(audit: AuditLog, since: int, name: str) -> list[Write]:
