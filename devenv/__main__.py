@@ -12,7 +12,7 @@ import click
 
 from devenv.errors import DevenvError
 from devenv.help import HELP
-from devenv.processes import wait_for_interrupt
+from devenv.processes import until_interrupt
 from devenv.progress import say
 from devenv.toolchain import REPOSITORY
 
@@ -98,11 +98,10 @@ def control_plane() -> None:
     from devenv.control_plane import ControlPlane
 
     folder = tempfile.TemporaryDirectory(prefix="cocoon-node-control-plane-")
-    with folder as directory, ControlPlane(Path(directory)) as plane:
+    with folder as directory, ControlPlane(Path(directory)) as plane, until_interrupt():
         click.echo(f"KUBECONFIG={plane.kubeconfig()}")
         sys.stdout.flush()
         say("running; Ctrl-C ends it and removes its data")
-        wait_for_interrupt()
 
 
 @main.command()

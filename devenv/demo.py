@@ -21,7 +21,7 @@ from devenv.control_plane import ControlPlane
 from devenv.demo_output import print_node, say_report
 from devenv.errors import DevenvError
 from devenv.kube_api import KubeApi
-from devenv.processes import wait_for_interrupt, wait_until
+from devenv.processes import until_interrupt, wait_until
 from devenv.progress import say, step
 from devenv.toolchain import REPOSITORY
 
@@ -82,12 +82,12 @@ class Demo:
 
     def _stay(self, kubeconfig: Path, agent: AgentProcess) -> None:
         grpcurl = programs.cache_path("grpcurl")
-        say("")
-        say(f"export KUBECONFIG={kubeconfig}")
-        say(f"agent: {agent.address} (gRPC), http://{agent.http_address}/metrics")
-        say(f"{grpcurl if grpcurl.exists() else 'grpcurl'} -plaintext {agent.address} describe")
-        say("running; Ctrl-C ends it and removes its folder")
-        wait_for_interrupt()
+        with until_interrupt():
+            say("")
+            say(f"export KUBECONFIG={kubeconfig}")
+            say(f"agent: {agent.address} (gRPC), http://{agent.http_address}/metrics")
+            say(f"{grpcurl if grpcurl.exists() else 'grpcurl'} -plaintext {agent.address} describe")
+            say("running; Ctrl-C ends it and removes its folder")
         say("stopping …")
 
 

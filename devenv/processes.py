@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from devenv.errors import DevenvError
@@ -129,9 +130,14 @@ def wait_until(condition: Callable[[], bool], deadline_seconds: float, what: str
         time.sleep(_POLL_SECONDS)
 
 
-def wait_for_interrupt() -> None:
-    """Return when the user presses Ctrl-C (or SIGTERM, where it raises KeyboardInterrupt)."""
+@contextmanager
+def until_interrupt() -> Iterator[None]:
+    """Run the block, then wait; leave quietly at Ctrl-C (or SIGTERM, where it raises KeyboardInterrupt).
+
+    The block tells the user that all is up: who reads that may interrupt before the next statement.
+    """
     try:
+        yield
         threading.Event().wait()
     except KeyboardInterrupt:
         return
