@@ -6,7 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from agent.cli import cli
+from agent.cli import cli as agent_cli
+from controller.cli import cli as controller_cli
 
 
 def _groups(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -18,8 +19,15 @@ def _groups(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[st
             yield from _groups(command, (*path, name))
 
 
-@pytest.mark.parametrize("path", list(_groups(cli)), ids=" ".join)
-def test_no_summary_is_cut_off(path: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("cli", "path"),
+    [
+        pytest.param(cli, path, id=" ".join((program, *path)))
+        for program, cli in (("agent", agent_cli), ("controller", controller_cli))
+        for path in _groups(cli)
+    ],
+)
+def test_no_summary_is_cut_off(cli: click.Group, path: tuple[str, ...]) -> None:
     answer = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80)
     assert answer.exit_code == 0
     _, _, listed = answer.output.partition("Commands:\n")
