@@ -9,6 +9,7 @@ from typing import Any
 
 from devenv.cocoon_programs import AgentProcess
 from devenv.kube_api import ApiError, Json, KubeApi
+from devenv.toolchain import REPOSITORY
 from devenv.vm_runtime import VmRuntime, write_snapshot
 
 KEEP = "vm.cocoonstack.io/keep-snapshot-on-delete"
@@ -17,37 +18,12 @@ STASH = "cocoonset.cocoonstack.io/hibernated-on-node"
 RESTORE = "vm.cocoonstack.io/restore-from-hibernate"
 
 SETS_API = "/apis/cocoonset.cocoonstack.io/v1"
-_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_CRD_NAME = "cocoonsets.cocoonset.cocoonstack.io"
+CRDS_FILE = REPOSITORY / "devenv" / "cocoonset_crds.yaml"
 
 
 def install_sets(kube: KubeApi) -> None:
-    """Have the API serve CocoonSets, as far as anything here looks at them."""
-    free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": "v1",
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": free, "status": free}}},
-        "subresources": {"status": {}},
-    }
-    body = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": _CRD_NAME},
-        "spec": {
-            "group": "cocoonset.cocoonstack.io",
-            "scope": "Namespaced",
-            "names": {
-                "plural": "cocoonsets",
-                "singular": "cocoonset",
-                "kind": "CocoonSet",
-                "listKind": "CocoonSetList",
-            },
-            "versions": [version],
-        },
-    }
-    kube.apply(f"{_CRDS}/{_CRD_NAME}", body, manager="test")
+    """Have the API serve CocoonSets and CocoonHibernations."""
+    kube.apply_file(CRDS_FILE, manager="test")
 
 
 def sets_served(kube: KubeApi) -> bool:
@@ -58,14 +34,22 @@ def sets_served(kube: KubeApi) -> bool:
         return False  # its storage is still being made
 
 
-def create_set(kube: KubeApi, name: str, *, suspend: bool = False, stash: str = "", namespace: str = "default") -> Json:
-    """Create a CocoonSet and return it."""
+def create_set(
+    kube: KubeApi,
+    name: str,
+    *,
+    suspend: bool = False,
+    stash: str = "",
+    namespace: str = "default",
+    spec: Mapping[str, Any] | None = None,
+) -> Json:
+    """Create a CocoonSet and return it; `spec` is laid over what every set here has."""
     annotations = {STASH: stash} if stash else {}
     body = {
         "apiVersion": "cocoonset.cocoonstack.io/v1",
         "kind": "CocoonSet",
         "metadata": {"name": name, "annotations": annotations},
-        "spec": {"suspend": suspend, "agent": {"image": "vm"}},
+        "spec": {"suspend": suspend, "agent": {"image": "vm"}} | dict(spec or {}),
     }
     return kube.create(f"{SETS_API}/namespaces/{namespace}/cocoonsets", body)
 
