@@ -182,4 +182,4 @@ def _certificates(settings: Settings) -> ReloadingCertificates | None:
     if settings.tls_cert_file is None or settings.tls_key_file is None or settings.tls_client_ca_file is None:
         return None
     files = TlsFiles(settings.tls_client_ca_file, settings.tls_cert_file, settings.tls_key_file)
-    return ReloadingCertificates(files)
+    return ReloadingCertificates(files, settings.node_name)

@@ -5,13 +5,17 @@ the names in the client's certificate decide; on loopback and Unix sockets every
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import grpc
 
 from agent.rpc.errors import ApiError
 from agent.rpc.limits import Kind
+from common.certificates import CertificateError, read_certificates
 
-_SAN_KEY = "x509_subject_alternative_name"
+_CERTIFICATE_KEY = "x509_pem_cert"
+# More callers than that read each time what their certificates say; nothing else changes.
+_CALLERS_REMEMBERED = 256
 
 
 class Authorization:
@@ -44,5 +48,13 @@ class Authorization:
 
 
 def _names(context: grpc.aio.ServicerContext[object, object]) -> frozenset[str]:
-    values = context.auth_context().get(_SAN_KEY, ())
-    return frozenset(value.decode("utf-8", "replace") for value in values)
+    return _names_in(next(iter(context.auth_context().get(_CERTIFICATE_KEY, ())), b""))
+
+
+@lru_cache(maxsize=_CALLERS_REMEMBERED)
+def _names_in(pem: bytes) -> frozenset[str]:
+    """Return a certificate's names. The library's own list of them ends a name at its first NUL."""
+    try:
+        return read_certificates(pem)[0].names
+    except CertificateError:
+        return frozenset()

@@ -1,19 +1,20 @@
 """The server's side of mutual TLS, with certificates that are read again when their files change.
 
-Why this exists: certificates are rotated while agents run. A new file takes effect for new connections; a broken one,
-or a half-written one, keeps the last good certificates and shows in a metric.
+Why this exists: certificates are rotated while agents run. New files take effect for new connections; open ones go on.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import grpc
 
 from common.logging import fields
-from common.tls_files import TlsFiles, TlsFilesError
+from common.tls_files import TlsContents, TlsFiles
+from common.tls_following import FollowedTlsFiles
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -22,47 +23,86 @@ _LOG = logging.getLogger(__name__)
 
 
 class ReloadingCertificates:
-    """The server's credentials from files. `credentials` once; it looks at the files by itself."""
+    """The server's credentials from files. `credentials` once; it looks at the files by itself.
 
-    def __init__(self, files: TlsFiles) -> None:
+    `node_name` is the name that the controller will expect in the certificate.
+    """
+
+    def __init__(self, files: TlsFiles, node_name: str) -> None:
         self._files = files
-        self._stamps: object = None
-        self.failed_reloads = 0
+        self._node_name = node_name
+        self._followed: FollowedTlsFiles | None = None
+        self._served = 0
+
+    @property
+    def failed_reloads(self) -> int:
+        """How often changed files could not be used."""
+        return self._followed.failed_reads if self._followed else 0
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return credentials that follow the files; raises `TlsFilesError` when they cannot be used now."""
-        self._stamps = self._files.stamps()
+        self._followed = followed = FollowedTlsFiles(self._files)
         return grpc.dynamic_ssl_server_credentials(
-            self._load(),
+            self._serve(followed),
             self._changed,  # type: ignore[arg-type]  # None, "no change", is missing from the stubs
             require_client_authentication=True,
         )
 
     def collect(self) -> Iterable[Metric]:
         """Return the metric families: a broken file shows here while the last good one serves."""
-        from prometheus_client.core import CounterMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        return (
-            CounterMetricFamily(
-                "cocoon_node_failed_tls_reloads", "Readings of changed TLS files that failed.", self.failed_reloads
-            ),
+        followed = self._followed
+        if followed is None:
+            return
+        # Nobody may have connected since the files changed.
+        followed.look()
+        yield CounterMetricFamily(
+            "cocoon_node_failed_tls_reloads", "Readings of changed TLS files that failed.", followed.failed_reads
         )
+        yield GaugeMetricFamily(
+            "cocoon_node_tls_files_broken",
+            "1 while the TLS files cannot be read and the last good ones are used.",
+            float(bool(followed.problem)),
+        )
+        ends = GaugeMetricFamily(
+            "cocoon_node_tls_expiry_timestamp_seconds",
+            "When the certificate in use, or the last of its authorities, runs out.",
+            labels=["part"],
+        )
+        ends.add_metric(["certificate"], followed.contents.certificate_ends_at)
+        ends.add_metric(["authorities"], followed.contents.authorities_end_at)
+        yield ends
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return new certificates if the files changed and are good; called for each connection, in its thread."""
-        try:
-            stamps = self._files.stamps()
-            if stamps == self._stamps:
-                return None
-            configuration = self._load()
-        except TlsFilesError as error:
-            self.failed_reloads += 1
-            _LOG.warning("TLS files not reloaded, the last good ones stay", extra=fields(problem=str(error)))
+        """Return new certificates if there are some; called for each connection, in its thread."""
+        followed = self._followed
+        if followed is None:
             return None
-        self._stamps = stamps
-        _LOG.info("TLS files reloaded")
-        return configuration
+        followed.look()
+        return None if followed.generation == self._served else self._serve(followed)
 
-    def _load(self) -> grpc.ServerCertificateConfiguration:
-        contents = self._files.read()
+    def _serve(self, followed: FollowedTlsFiles) -> grpc.ServerCertificateConfiguration:
+        self._served = followed.generation
+        contents = followed.contents
+        if problem := certificate_problem(contents, self._node_name, time.time()):
+            _LOG.warning("controllers will refuse this agent's certificate", extra=fields(problem=problem))
         return grpc.ssl_server_certificate_configuration([(contents.key, contents.certificate)], contents.authorities)
+
+
+def certificate_problem(contents: TlsContents, node_name: str, now: float) -> str:
+    """Return why a client would refuse this certificate for this node, empty when nothing is known against it."""
+    for each in contents.chain:
+        if now >= each.ends_at:
+            return f"it ran out at {_utc(each.ends_at)}"
+        if now < each.begins_at:
+            return f"it holds only from {_utc(each.begins_at)} on"
+    names = contents.chain[0].names
+    if node_name not in names:
+        listed = ", ".join(sorted(names)) or "none"
+        return f"its subject alternative names ({listed}) do not contain the node's name {node_name}"
+    return ""
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

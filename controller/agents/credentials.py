@@ -4,14 +4,11 @@ Why this exists: gRPC's Python client never re-reads certificates, so each new c
 broken or half written keeps the last good set and shows as `problem`.
 """
 
-import logging
-
 import grpc
 
-from common.logging import fields
-from common.tls_files import TlsFiles, TlsFilesError
-
-log = logging.getLogger(__name__)
+from common.tls_files import TlsFiles
+from common.tls_following import FollowedTlsFiles
+from controller.agents.metrics import TLS_EXPIRY, TLS_FILES_BROKEN
 
 
 class ClientCredentials:
@@ -19,27 +16,24 @@ class ClientCredentials:
 
     def __init__(self, files: TlsFiles) -> None:
         """Read the files now. Raises `TlsFilesError`."""
-        self.problem = ""
-        self._files = files
-        self._stamps = files.stamps()
-        self._credentials = self._load()
+        self._followed = FollowedTlsFiles(files)
+        self._made = 0
+        self._credentials = self.current()
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the files since the last look; empty while nothing is."""
+        return self._followed.problem
 
     def current(self) -> grpc.ChannelCredentials:
         """Return the newest good credentials; reads files, so it belongs into a thread. Never raises."""
-        try:
-            stamps = self._files.stamps()
-            if stamps != self._stamps or self.problem:
-                self._credentials = self._load()
-                self._stamps = stamps
-            self.problem = ""
-        except TlsFilesError as error:
-            if self.problem != str(error):
-                log.warning(
-                    "TLS files cannot be read, the last good ones stay in use", extra=fields(problem=str(error))
-                )
-            self.problem = str(error)
+        followed = self._followed
+        followed.look()
+        generation, contents = followed.generation, followed.contents
+        if generation != self._made:
+            self._credentials = grpc.ssl_channel_credentials(contents.authorities, contents.key, contents.certificate)
+            self._made = generation
+        TLS_FILES_BROKEN.set(bool(followed.problem))
+        TLS_EXPIRY.labels("certificate").set(contents.certificate_ends_at)
+        TLS_EXPIRY.labels("authorities").set(contents.authorities_end_at)
         return self._credentials
-
-    def _load(self) -> grpc.ChannelCredentials:
-        contents = self._files.read()
-        return grpc.ssl_channel_credentials(contents.authorities, contents.key, contents.certificate)

@@ -17,12 +17,13 @@ from controller.agents.connection import AgentConnection, StreamLimits
 from controller.agents.credentials import ClientCredentials
 from controller.agents.discovery import AgentSource
 from controller.agents.endpoints import AgentEndpoint
-from controller.agents.metrics import AGENTS, DISCOVERY_FAILING, TLS_FILES_BROKEN
+from controller.agents.metrics import AGENTS, DISCOVERY_FAILING
 from controller.nodes.report import AgentObserver
 
 log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 1.0
+_FILES_SECONDS = 10.0
 # So many dials a second at a start: a thousand handshakes at once would starve the leases.
 _DIALS_PER_SECOND = 400.0
 
@@ -82,6 +83,8 @@ class AgentFleet:
         self._failed = asyncio.get_running_loop().create_future()
         tasks = [asyncio.create_task(self._follow(source), name=f"source {source.name}") for source in self.sources]
         tasks.append(asyncio.create_task(self._sweep(), name="silence sweep"))
+        if self._credentials is not None:
+            tasks.append(asyncio.create_task(_follow_files(self._credentials), name="source TLS files"))
         try:
             await asyncio.wait([*tasks, self._failed], return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -159,7 +162,13 @@ class AgentFleet:
         AGENTS.labels("lost").set(len(connections) - connected)
         for source in self.sources:
             DISCOVERY_FAILING.labels(source.name).set(bool(source.problem))
-        TLS_FILES_BROKEN.set(bool(self._credentials and self._credentials.problem))
+
+
+async def _follow_files(credentials: ClientCredentials) -> None:
+    """Look at the TLS files now and then: in a quiet fleet nobody dials, and a broken file has to show all the same."""
+    while True:
+        await asyncio.to_thread(credentials.current)
+        await asyncio.sleep(_FILES_SECONDS)
 
 
 async def _run_after(delay_seconds: float, connection: AgentConnection) -> None:

@@ -15,3 +15,8 @@ DISCOVERY_FAILING = Gauge(
 TLS_FILES_BROKEN = Gauge(
     "cocoon_node_tls_files_broken", "1 while the TLS files cannot be read and the last good ones are used."
 )
+TLS_EXPIRY = Gauge(
+    "cocoon_node_tls_expiry_timestamp_seconds",
+    "When the certificate in use, or the last of its authorities, runs out.",
+    ["part"],
+)

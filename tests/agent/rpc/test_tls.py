@@ -38,7 +38,7 @@ class Files:
         self.ca.write_bytes((clients or authority).cert_pem.bytes())
 
     def tls(self) -> ReloadingCertificates:
-        return ReloadingCertificates(TlsFiles(str(self.ca), str(self.cert), str(self.key)))
+        return ReloadingCertificates(TlsFiles(str(self.ca), str(self.cert), str(self.key)), "host-1")
 
 
 async def answer(_request: bytes, _context: object) -> bytes:

@@ -210,9 +210,12 @@ class _Pki:
 
     def __init__(self, directory: Path) -> None:
         self.ca = trustme.CA()
-        client = self.ca.issue_cert("cocoon-node-controller")
         self.files = TlsFiles(*(str(directory / name) for name in ("ca.pem", "client.pem", "client.key")))
         self.ca.cert_pem.write_to_path(self.files.authorities)
+        self.renew()
+
+    def renew(self) -> None:
+        client = self.ca.issue_cert("cocoon-node-controller")
         Path(self.files.certificate).write_bytes(b"".join(blob.bytes() for blob in client.cert_chain_pems))
         client.private_key_pem.write_to_path(self.files.key)
 
@@ -246,8 +249,10 @@ def test_broken_tls_files_keep_the_last_good_set(tmp_path: Path) -> None:
     assert credentials.current() is first
     assert credentials.problem
     Path(pki.files.certificate).write_bytes(whole)
-    assert credentials.current() is not first
+    assert credentials.current() is first
     assert credentials.problem == ""
+    pki.renew()
+    assert credentials.current() is not first
 
 
 def test_tls_files_that_never_worked_are_an_error(tmp_path: Path) -> None:
