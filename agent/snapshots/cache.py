@@ -35,11 +35,12 @@ from agent.snapshots.errors import (
 from agent.snapshots.feed import Watcher
 from agent.snapshots.inventory import KnownSnapshot, StateTotal
 from agent.snapshots.ledger import Ledger
-from agent.snapshots.model import Owner, SnapshotState, SyncPoint
+from agent.snapshots.model import SnapshotState, SyncPoint
 from agent.snapshots.names import require_readable_name
 from agent.snapshots.opening import open_ledger, open_store
 from agent.snapshots.retention import RetainRequest
 from agent.snapshots.stores.contract import Store
+from common.snapshot_words import Owner
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000

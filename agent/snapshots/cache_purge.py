@@ -21,10 +21,11 @@ from agent.snapshots.errors import (
 )
 from agent.snapshots.inventory import KnownSnapshot
 from agent.snapshots.ledger_rows import LedgerChange
-from agent.snapshots.model import DeferredReason, Owner, PurgeOutcome, PurgeReason, SnapshotState, SyncPoint
+from agent.snapshots.model import DeferredReason, SnapshotState, SyncPoint
 from agent.snapshots.names import owned_names, owning_vm, require_purge_name
 from agent.snapshots.purging import PurgeDecision, PurgeOrder, PurgeTarget, decide_purge
 from agent.snapshots.stores.contract import Removal
+from common.snapshot_words import Owner, PurgeOutcome, PurgeReason
 
 _SKIPPED: dict[type[SnapshotError], PurgeOutcome] = {
     SnapshotInUseError: PurgeOutcome.SKIPPED_IN_USE,

@@ -22,9 +22,10 @@ from agent.snapshots.errors import (
 )
 from agent.snapshots.inventory import KnownSnapshot
 from agent.snapshots.ledger_rows import LedgerChange, LedgerState
-from agent.snapshots.model import Owner, RetainOutcome, SnapshotFacts
+from agent.snapshots.model import SnapshotFacts
 from agent.snapshots.names import is_store_name, owned_names, require_readable_name, require_store_name
 from agent.snapshots.retention import RetainRequest, RetainTarget, decide_release, decide_retain
+from common.snapshot_words import Owner, RetainOutcome
 
 
 @dataclass(frozen=True, slots=True)

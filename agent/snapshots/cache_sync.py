@@ -14,9 +14,10 @@ from agent.snapshots.cache_refresh import Refresher
 from agent.snapshots.errors import InvalidFieldError, LedgerUnavailableError, StaleOwnerSyncError, quoted
 from agent.snapshots.inventory import KnownSnapshot
 from agent.snapshots.ledger_rows import LedgerChange
-from agent.snapshots.model import Moment, Owner, SnapshotFacts, SnapshotState, SyncPoint
+from agent.snapshots.model import Moment, SnapshotFacts, SnapshotState, SyncPoint
 from agent.snapshots.ownership import OwnerSet
 from agent.snapshots.retention import decide_sync, restamp, settle
+from common.snapshot_words import Owner
 
 _UNCLAIMED_STATES = (SnapshotState.RETAINED, SnapshotState.UNCLAIMED, SnapshotState.INVALID)
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.snapshots.model import Moment, RetainReason, Retention, SnapshotState
+from agent.snapshots.model import Moment, Retention, SnapshotState
+from common.snapshot_words import RetainReason
 
 GRACE_SECONDS = 24 * 3600.0
 # A store does not tell how many inodes a snapshot occupies: four files and their directory are what one usually has.

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from agent.snapshots.authority import Authority
-from agent.snapshots.model import Owner, SnapshotFacts
+from agent.snapshots.model import SnapshotFacts
+from common.snapshot_words import Owner
 
 MAX_GONE_ROWS = 1000
 # What somebody was promised to keep is remembered longer, should a whole disk of it be away for a while.

@@ -18,9 +18,10 @@ from agent.snapshots.cache_purge import PurgeResult
 from agent.snapshots.collection import Policy, Watermarks
 from agent.snapshots.errors import InvalidFieldError
 from agent.snapshots.inventory import KnownSnapshot
-from agent.snapshots.model import Owner, Retention, strongest
+from agent.snapshots.model import Retention, strongest
 from agent.snapshots.ownership import OwnerSet
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+from common.owner_message import owner_message
 from common.quantity import MAX_INT64, format_bytes
 
 _E = TypeVar("_E", bound=enum.Enum)
@@ -64,38 +65,6 @@ def _add_details(message: pb.Snapshot, record: KnownSnapshot) -> None:
     message.allocated_quantity = format_bytes(message.allocated_bytes)
     message.apparent_quantity = format_bytes(message.apparent_bytes)
     message.memory_quantity = format_bytes(message.memory_bytes)
-
-
-def owner_message(owner: Owner) -> pb.Owner:
-    """Return an owner."""
-    return pb.Owner(
-        pod_uid=owner.pod_uid,
-        namespace=owner.namespace,
-        pod_name=owner.pod_name,
-        vm_name=owner.vm_name,
-        managed=owner.managed,
-        set_name=owner.set_name,
-        set_uid=owner.set_uid,
-        vm_id=owner.vm_id,
-        ephemeral_storage_request_bytes=owner.ephemeral_storage_request_bytes,
-        keep_on_delete=owner.keep_on_delete,
-    )
-
-
-def owner_of(message: pb.Owner) -> Owner:
-    """Return the owner a message names."""
-    return Owner(
-        pod_uid=message.pod_uid,
-        namespace=message.namespace,
-        pod_name=message.pod_name,
-        vm_name=message.vm_name,
-        managed=message.managed,
-        set_name=message.set_name,
-        set_uid=message.set_uid,
-        vm_id=message.vm_id,
-        ephemeral_storage_request_bytes=max(0, message.ephemeral_storage_request_bytes),
-        keep_on_delete=message.keep_on_delete,
-    ).with_shared_texts()
 
 
 ChangingRequest = (

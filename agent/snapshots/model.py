@@ -1,4 +1,4 @@
-"""The words of the snapshot cache as types: owners, retentions, what is recorded of a snapshot, its state.
+"""The words of the snapshot cache as types: retentions, what is recorded of a snapshot, its state.
 
 Why this exists: every decision about a snapshot is made from these facts alone, so that it can be read, tested and
 printed without a disk, a ledger or a network. Everything here is immutable; a change is a new value that is committed
@@ -6,8 +6,9 @@ to the ledger before anybody sees it. Times are wall-clock Unix seconds, sizes a
 """
 
 import enum
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from common.snapshot_words import Owner, RetainReason
 
 
 class SnapshotState(enum.Enum):
@@ -20,53 +21,6 @@ class SnapshotState(enum.Enum):
     INVALID = 5
     RETAINED = 6
     UNCLAIMED = 7
-
-
-class RetainReason(enum.Enum):
-    """Why a snapshot is kept; values are those of the API."""
-
-    SEAT_RELEASE = 1
-    DISRUPTION = 2
-    REQUESTED = 3
-
-
-class ReleaseReason(enum.Enum):
-    """Why a retention ended; values are those of the API."""
-
-    SET_DELETED = 1
-    WOKEN_ELSEWHERE = 2
-    SUPERSEDED = 3
-    REQUESTED = 4
-
-
-class PurgeReason(enum.Enum):
-    """Why a snapshot is removed; values are those of the API."""
-
-    TEARDOWN = 1
-    SET_DELETED = 2
-    WOKEN_ELSEWHERE = 3
-    REQUESTED = 4
-
-
-class RetainOutcome(enum.Enum):
-    """What a retain did; values are those of the API."""
-
-    RETAINED = 1
-    NOTHING_TO_RETAIN = 2
-    SUPERSEDED = 3
-
-
-class PurgeOutcome(enum.Enum):
-    """What a purge does with one snapshot; values are those of the API."""
-
-    PURGED = 1
-    NOTHING_TO_PURGE = 2
-    SKIPPED_RETAINED = 3
-    SKIPPED_IN_USE = 4
-    SKIPPED_PENDING = 5
-    SKIPPED_NEWER = 6
-    SKIPPED_FOREIGN = 7
-    DEFERRED = 8
 
 
 class DeferredReason(enum.StrEnum):
@@ -91,38 +45,6 @@ class SyncPoint:
 
 
 PERSON_EPOCH = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """A pod bound to this node and the VM it claims. Owners are told apart by `pod_uid`, never by name.
-
-    A person may name a VM without knowing its pod; then everything but `vm_name` is empty.
-    """
-
-    pod_uid: str
-    namespace: str
-    pod_name: str
-    vm_name: str
-    managed: bool = False
-    set_name: str = ""
-    set_uid: str = ""
-    vm_id: str = ""
-    ephemeral_storage_request_bytes: int = 0
-    keep_on_delete: bool = False
-
-    def with_shared_texts(self) -> "Owner":
-        """Return the same owner, with one copy in memory of each text that many owners have in common."""
-        return replace(
-            self,
-            namespace=sys.intern(self.namespace),
-            set_name=sys.intern(self.set_name),
-            set_uid=sys.intern(self.set_uid),
-        )
-
-    def same_pod_name(self, other: "Owner") -> bool:
-        """Whether both are pods of one namespace and name, be they the same pod or one after the other."""
-        return bool(self.pod_name) and (self.namespace, self.pod_name) == (other.namespace, other.pod_name)
 
 
 @dataclass(frozen=True, slots=True)

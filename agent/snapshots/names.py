@@ -7,29 +7,16 @@ decide nothing: a VM owns the two names `owned_names` gives it and no others.
 import re
 
 from agent.snapshots.errors import InvalidNameError, quoted
+from common.vm_names import FORK_PREFIX, is_purge_name, is_vm_name
 
 MAX_NAME_CHARACTERS = 253
-FORK_PREFIX = "fork-"
-
 _STORE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
-_VM_NAME = re.compile(r"vk-[a-z0-9](?:[-a-z0-9.]{0,244}[a-z0-9])?", re.ASCII)
-_PURGE_NAME = re.compile(r"(?:fork-)?vk-[a-z0-9](?:[-a-z0-9.]{0,244}[a-z0-9])?", re.ASCII)
 _ENGINE_NAME_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*", re.ASCII)
 
 
 def is_store_name(name: str) -> bool:
     """Tell whether a name may stand in the directory store, and so may be removed from any store."""
     return _STORE_NAME.fullmatch(name) is not None
-
-
-def is_vm_name(name: str) -> bool:
-    """Tell whether a name is one a pod's VM can have."""
-    return _VM_NAME.fullmatch(name) is not None
-
-
-def is_purge_name(name: str) -> bool:
-    """Tell whether a purge may name it: a VM's name, or a VM's name with the prefix of its fork baseline."""
-    return _PURGE_NAME.fullmatch(name) is not None
 
 
 def is_readable_name(name: str) -> bool:
@@ -61,11 +48,6 @@ def require_purge_name(name: str, *, field: str = "owner.vm_name") -> str:
             field=field,
         )
     return name
-
-
-def pod_vm_name(namespace: str, pod: str) -> str:
-    """Return the name of a pod's VM. `a-b`/`c` and `a`/`b-c` give the same one: a name alone is no proof of owner."""
-    return f"vk-{namespace}-{pod}"
 
 
 def owned_names(vm_name: str) -> tuple[str, str]:

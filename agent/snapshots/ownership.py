@@ -7,20 +7,15 @@ needs a pod whose own name makes the VM's name and who is the one recorded for t
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from agent.snapshots.model import Owner, SnapshotFacts
-from agent.snapshots.names import is_purge_name, is_store_name, owned_names, pod_vm_name
+from agent.snapshots.model import SnapshotFacts
+from agent.snapshots.names import is_store_name, owned_names
+from common.snapshot_words import Owner
+from common.vm_names import is_own_vm_name
 
 
 def owns_its_name(owner: Owner, trusted_prefixes: tuple[str, ...] = ()) -> bool:
-    """Whether the owner's VM name is its own: made from its namespace and pod name, or with a prefix that is trusted.
-
-    A trusted prefix never makes a VM name of something that is not one, such as an image's name.
-    """
-    if not owner.namespace or not owner.pod_name or not is_purge_name(owner.vm_name):
-        return False
-    if owner.vm_name == pod_vm_name(owner.namespace, owner.pod_name):
-        return True
-    return any(prefix and owner.vm_name.startswith(prefix) for prefix in trusted_prefixes)
+    """Whether the owner's VM name is its own: made from its namespace and pod name, or with a prefix that is trusted."""
+    return is_own_vm_name(owner.namespace, owner.pod_name, owner.vm_name, trusted_prefixes)
 
 
 def is_foreign(owner: Owner, trusted_prefixes: tuple[str, ...] = ()) -> bool:

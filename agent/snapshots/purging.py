@@ -7,17 +7,9 @@ name. A person's purge names what it wants and needs no sync.
 
 from dataclasses import dataclass
 
-from agent.snapshots.model import (
-    DeferredReason,
-    Moment,
-    Owner,
-    PurgeOutcome,
-    Situation,
-    SnapshotFacts,
-    SyncPoint,
-    live_retentions,
-)
+from agent.snapshots.model import DeferredReason, Moment, Situation, SnapshotFacts, SyncPoint, live_retentions
 from agent.snapshots.ownership import is_foreign, owns_its_name
+from common.snapshot_words import Owner, PurgeOutcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,7 @@ from agent.snapshots.errors import (
     TooManyRequestsError,
     quoted,
 )
-from agent.snapshots.model import (
-    Moment,
-    Owner,
-    RetainOutcome,
-    RetainReason,
-    Retention,
-    Situation,
-    SnapshotFacts,
-    SnapshotState,
-    live_retentions,
-    state_of,
-)
+from agent.snapshots.model import Moment, Retention, Situation, SnapshotFacts, SnapshotState, live_retentions, state_of
 from agent.snapshots.ownership import (
     is_contested,
     is_guess_in_doubt,
@@ -34,6 +23,7 @@ from agent.snapshots.ownership import (
     recorded_owner,
     replaced_uids,
 )
+from common.snapshot_words import Owner, RetainOutcome, RetainReason
 
 MAX_RETENTIONS_PER_SNAPSHOT = 16
 _UNCLAIMED_STATES = (SnapshotState.UNCLAIMED, SnapshotState.INVALID)

@@ -27,7 +27,6 @@ from agent.snapshots.messages import (
     caller_of,
     enum_of,
     item_message,
-    owner_of,
     policy_of,
     purge_result_message,
     seconds_of,
@@ -35,11 +34,13 @@ from agent.snapshots.messages import (
     summary_message,
     usage_message,
 )
-from agent.snapshots.model import PurgeReason, ReleaseReason, RetainReason, SnapshotState
+from agent.snapshots.model import SnapshotState
 from agent.snapshots.page_token import name_after, page_token
 from agent.snapshots.read_ahead import read_ahead
 from agent.snapshots.retention import RetainRequest
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+from common.owner_message import owner_of
+from common.snapshot_words import PurgeReason, ReleaseReason, RetainReason
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SnapshotCache"].full_name
 HEARTBEAT_SECONDS = 10.0

@@ -18,18 +18,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # it ships without types
 
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
-from controller.agents.cache_messages import found_snapshot, located_snapshot, owner_message
-from controller.deletion.model import (
-    FoundSnapshot,
-    LocatedSnapshot,
-    Owner,
-    PurgeOutcome,
-    PurgeReason,
-    PurgeResult,
-    ReleaseReason,
-    RetainOutcome,
-    RetainReason,
-)
+from common.owner_message import owner_message
+from common.snapshot_words import Owner, PurgeOutcome, PurgeReason, ReleaseReason, RetainOutcome, RetainReason
+from controller.agents.cache_messages import found_snapshot, located_snapshot
+from controller.deletion.model import FoundSnapshot, LocatedSnapshot, PurgeResult
 from controller.kube.leadership import Leadership
 
 _SERVICE = "/cocoonstack.node.v1.SnapshotCache/"

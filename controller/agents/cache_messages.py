@@ -1,46 +1,16 @@
 """Messages of `SnapshotCache` into our own values and back; nothing else in the controller sees them."""
 
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
-from controller.deletion.model import FoundSnapshot, LocatedSnapshot, Owner, RetainReason
+from common.owner_message import owner_of
+from common.snapshot_words import RetainReason
+from controller.deletion.model import FoundSnapshot, LocatedSnapshot
 
 _STATE = "SNAPSHOT_STATE_"
 
 
-def owner_message(owner: Owner) -> pb.Owner:
-    """Return an owner as agents are told."""
-    return pb.Owner(
-        pod_uid=owner.pod_uid,
-        namespace=owner.namespace,
-        pod_name=owner.pod_name,
-        vm_name=owner.vm_name,
-        managed=owner.managed,
-        set_name=owner.set_name,
-        set_uid=owner.set_uid,
-        vm_id=owner.vm_id,
-        ephemeral_storage_request_bytes=owner.ephemeral_storage_request_bytes,
-        keep_on_delete=owner.keep_on_delete,
-    )
-
-
-def owner_from(owner: pb.Owner) -> Owner:
-    """Return an owner as an agent recorded it."""
-    return Owner(
-        pod_uid=owner.pod_uid,
-        namespace=owner.namespace,
-        pod_name=owner.pod_name,
-        vm_name=owner.vm_name,
-        managed=owner.managed,
-        set_name=owner.set_name,
-        set_uid=owner.set_uid,
-        vm_id=owner.vm_id,
-        ephemeral_storage_request_bytes=owner.ephemeral_storage_request_bytes,
-        keep_on_delete=owner.keep_on_delete,
-    )
-
-
 def found_snapshot(snapshot: pb.Snapshot) -> FoundSnapshot:
     """Return a snapshot as decisions ask about it; whom it is kept for goes before whom it was last seen with."""
-    owner = owner_from(snapshot.owner) if snapshot.HasField("owner") else None
+    owner = owner_of(snapshot.owner) if snapshot.HasField("owner") else None
     retained, expires_at = None, None
     if snapshot.HasField("retention"):
         kept = snapshot.retention
@@ -48,7 +18,7 @@ def found_snapshot(snapshot: pb.Snapshot) -> FoundSnapshot:
         known = kept.reason in {each.value for each in RetainReason}
         retained = RetainReason(kept.reason) if known else RetainReason.REQUESTED
         expires_at = kept.expire_time.ToNanoseconds() / 1e9 if kept.HasField("expire_time") else None
-        owner = owner_from(kept.owner) if kept.HasField("owner") else owner
+        owner = owner_of(kept.owner) if kept.HasField("owner") else owner
     return FoundSnapshot(
         name=snapshot.name,
         vm_name=snapshot.vm_name,

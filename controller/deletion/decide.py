@@ -9,21 +9,18 @@ with uncached reads of pod and set in the question it becomes RELEASE or PURGE. 
 
 from collections.abc import Callable
 
+from common.snapshot_words import Owner, PurgeReason, ReleaseReason, RetainReason
+from common.vm_names import is_own_vm_name
 from controller.deletion.model import (
     Action,
     Decision,
     LivePod,
     NamesakeFacts,
-    Owner,
-    PurgeReason,
     Question,
-    ReleaseReason,
-    RetainReason,
     RetentionFacts,
     SeenDeletion,
     SetStanding,
 )
-from controller.deletion.names import is_foreign_name
 
 DISRUPTION_TTL_SECONDS = 24 * 3600.0
 # Renewed from half of its time on, so that a controller that is away for hours loses nothing.
@@ -47,7 +44,7 @@ def is_same_name(pod: LivePod, owner: Owner) -> bool:
 
 def is_touchable(owner: Owner, trusted_prefixes: tuple[str, ...]) -> bool:
     """Whether the owner's snapshots may ever be removed: its VM's life is ours, and its VM name is its own."""
-    return owner.managed and not is_foreign_name(owner.namespace, owner.pod_name, owner.vm_name, trusted_prefixes)
+    return owner.managed and is_own_vm_name(owner.namespace, owner.pod_name, owner.vm_name, trusted_prefixes)
 
 
 def is_held(node: str, namesake: NamesakeFacts) -> bool:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from common.vm_names import pod_vm_name
 from controller.agents.cache_client import AgentCallError
 from controller.agents.channels import FleetChannels, ListeningRoster
 from controller.agents.credentials import ClientCredentials
@@ -24,7 +25,6 @@ from controller.deletion.assembly import RELEASE_ANNOTATION, DeletionParts, Dele
 from controller.deletion.brake import Brake
 from controller.deletion.brake_record import BrakeRecord
 from controller.deletion.model import Action, Decision, LocatedSnapshot
-from controller.deletion.names import pod_vm_name
 from controller.deletion.refusals import NO_CACHE
 from controller.deletion.subjects import Subject, subjects_of
 from controller.kube.client import KubeClient

@@ -1,56 +1,13 @@
-"""The words of pod deletion as types: owners, pods, sets, retentions, and the decisions about them.
+"""The words of pod deletion as types: pods, sets, retentions, and the decisions about them.
 
 Why this exists: what is decided about a snapshot has to be readable and testable without an API server, an agent or a
-clock. Everything here is immutable. Values of enums that the agent's API has too are those of the API.
+clock. Everything here is immutable.
 """
 
 import enum
 from dataclasses import dataclass
 
-
-class RetainReason(enum.Enum):
-    """Why a snapshot is kept; values are those of the API."""
-
-    SEAT_RELEASE = 1
-    DISRUPTION = 2
-    REQUESTED = 3
-
-
-class ReleaseReason(enum.Enum):
-    """Why a retention ended; values are those of the API."""
-
-    SET_DELETED = 1
-    WOKEN_ELSEWHERE = 2
-    SUPERSEDED = 3
-    REQUESTED = 4
-
-
-class PurgeReason(enum.Enum):
-    """Why a snapshot is removed; values are those of the API."""
-
-    TEARDOWN = 1
-    SET_DELETED = 2
-    WOKEN_ELSEWHERE = 3
-    REQUESTED = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """A pod bound to a node and the VM it claims, as agents are told and as they record it.
-
-    Owners are told apart by `pod_uid`, never by name. Texts that are not known are empty.
-    """
-
-    pod_uid: str
-    namespace: str
-    pod_name: str
-    vm_name: str
-    managed: bool = False
-    set_name: str = ""
-    set_uid: str = ""
-    vm_id: str = ""
-    ephemeral_storage_request_bytes: int = 0
-    keep_on_delete: bool = False
+from common.snapshot_words import Owner, PurgeOutcome, PurgeReason, ReleaseReason, RetainReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,27 +146,6 @@ class Decision:
     release: ReleaseReason | None = None
     purge: PurgeReason | None = None
     unseen: bool = False
-
-
-class RetainOutcome(enum.Enum):
-    """What a retain did; values are those of the API."""
-
-    RETAINED = 1
-    NOTHING_TO_RETAIN = 2
-    SUPERSEDED = 3
-
-
-class PurgeOutcome(enum.Enum):
-    """What a purge did with one snapshot; values are those of the API."""
-
-    PURGED = 1
-    NOTHING_TO_PURGE = 2
-    SKIPPED_RETAINED = 3
-    SKIPPED_IN_USE = 4
-    SKIPPED_PENDING = 5
-    SKIPPED_NEWER = 6
-    SKIPPED_FOREIGN = 7
-    DEFERRED = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from controller.deletion.model import FoundSnapshot, Owner
+from common.snapshot_words import Owner
+from controller.deletion.model import FoundSnapshot
 from controller.deletion.pods import PodRecord
 
 # Half of what an agent takes at once, so that two leaders in a row do not get in each other's way.

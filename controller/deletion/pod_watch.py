@@ -13,8 +13,9 @@ from urllib.parse import quote
 import msgspec
 
 from common.logging import fields
+from common.snapshot_words import Owner
 from controller.deletion.metrics import ODD_PODS
-from controller.deletion.model import NamesakeFacts, Owner
+from controller.deletion.model import NamesakeFacts
 from controller.deletion.pods import ODD_NAME, ODD_VALUE, TERMINATING, PodIndex, PodRecord
 from controller.kube.client import KubeClient
 from controller.kube.errors import KubeError, NotFound

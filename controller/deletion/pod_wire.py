@@ -30,10 +30,6 @@ class WireAnnotations(
     restores: Any = None
     managed: Any = None
 
-    def flags(self) -> tuple[object, ...]:
-        """Return the values that say yes or no."""
-        return self.keep, self.restores, self.managed
-
 
 class WireOwnerReference(msgspec.Struct, gc=False, rename="camel"):
     """Who owns a pod."""
@@ -90,10 +86,14 @@ class WireCondition(msgspec.Struct, gc=False):
     status: str = ""
 
 
+class WireRunning(msgspec.Struct, gc=False):
+    """That a container runs; since when does not matter."""
+
+
 class WireState(msgspec.Struct, gc=False):
     """What a container does."""
 
-    running: Any = None
+    running: WireRunning | None = None
 
 
 class WireContainerStatus(msgspec.Struct, gc=False):
@@ -112,12 +112,19 @@ class WireStatus(msgspec.Struct, gc=False, rename="camel"):
 
 def is_disruption_target(status: WireStatus) -> bool:
     """Whether the condition that eviction, taints and preemption set is true."""
-    return any(each.type == "DisruptionTarget" and each.status == "True" for each in status.conditions or ())
+    # Loops, here and below: these run for every change of every pod, and a generator costs as much as what it yields.
+    for each in status.conditions or ():
+        if each.type == "DisruptionTarget" and each.status == "True":
+            return True
+    return False
 
 
 def is_running(status: WireStatus) -> bool:
     """Whether any container runs."""
-    return any(each.state is not None and each.state.running is not None for each in status.container_statuses or ())
+    for each in status.container_statuses or ():
+        if each.state is not None and each.state.running is not None:
+            return True
+    return False
 
 
 def is_finished(status: WireStatus) -> bool:
@@ -127,8 +134,12 @@ def is_finished(status: WireStatus) -> bool:
 
 def ephemeral_bytes(spec: WireSpec) -> int:
     """What the scheduler counts, init containers that run before the others included."""
-    first = max((_requested(container) for container in spec.init_containers or ()), default=0)
-    return min(MAX_INT64, max(first, sum(_requested(container) for container in spec.containers or ())))
+    first = total = 0
+    for container in spec.init_containers or ():
+        first = max(first, _requested(container))
+    for container in spec.containers or ():
+        total += _requested(container)
+    return min(MAX_INT64, max(first, total))
 
 
 def _requested(container: WireContainer) -> int:

@@ -15,12 +15,14 @@ from typing import Final
 
 import msgspec
 
+from common.snapshot_words import Owner
+from common.vm_names import pod_vm_name, pods_that_make
 from controller.deletion.decide import is_true, last_version
-from controller.deletion.model import LivePod, Owner, SeenDeletion
-from controller.deletion.names import pod_vm_name, pods_that_make
+from controller.deletion.model import LivePod, SeenDeletion
 from controller.deletion.pod_wire import (
     WireAnnotations,
     WireMetadata,
+    WireOwnerReference,
     WireSpec,
     WireStatus,
     ephemeral_bytes,
@@ -43,6 +45,7 @@ is none that any store could hold; ODD_VALUE: an annotation that decides is neit
 
 SET_KIND: Final = "CocoonSet"
 SET_GROUP: Final = "cocoonset.cocoonstack.io"
+_SET_PREFIX: Final = SET_GROUP + "/"
 _OWNER_BITS: Final = MANAGED | KEEP
 # One more than the longest name there is would do; what is cut stays impossible.
 _LONGEST_TEXT: Final = 300
@@ -89,41 +92,57 @@ class PodRecord(
 
     def __post_init__(self) -> None:
         """Flatten what was decoded and let the tree go."""
-        metadata = self.wire_metadata or WireMetadata()
-        self.name, self.uid, self.resource_version = metadata.name, metadata.uid, metadata.resource_version
-        self.namespace = sys.intern(metadata.namespace)
-        bits = TERMINATING if metadata.deletion_timestamp else LIVE_SEEN
-        if metadata.annotations is not None:
-            bits |= self._take_annotations(metadata.annotations)
-        for reference in metadata.owner_references or ():
-            if (
-                reference.controller
-                and reference.kind == SET_KIND
-                and reference.api_version.startswith(SET_GROUP + "/")
-            ):
-                self.set_name, self.set_uid = reference.name, reference.uid
-        if self.wire_spec is not None:
-            self.node = sys.intern(self.wire_spec.node_name or "")
-            self.ephemeral_bytes = ephemeral_bytes(self.wire_spec)
-        if self.wire_status is not None:
-            bits |= DISRUPTED if is_disruption_target(self.wire_status) else 0
-            bits |= RUNNING if is_running(self.wire_status) else 0
-            # What the scheduler does not take off, the agent must not add back for the VM's overlay.
-            self.ephemeral_bytes = 0 if is_finished(self.wire_status) else self.ephemeral_bytes
+        metadata, spec, status = self.wire_metadata, self.wire_spec, self.wire_status
+        bits = LIVE_SEEN
+        if metadata is not None:
+            self.name, self.uid, self.resource_version = metadata.name, metadata.uid, metadata.resource_version
+            self.namespace = sys.intern(metadata.namespace)
+            if metadata.deletion_timestamp:
+                bits = TERMINATING
+            if metadata.annotations is not None:
+                bits |= self._take_annotations(metadata.annotations)
+            if metadata.owner_references is not None:
+                self._take_set(metadata.owner_references)
+        if spec is not None:
+            self.node = sys.intern(spec.node_name or "")
+            self.ephemeral_bytes = ephemeral_bytes(spec)
+        if status is not None:
+            if is_disruption_target(status):
+                bits |= DISRUPTED
+            if is_running(status):
+                bits |= RUNNING
+            if is_finished(status):
+                # What the scheduler does not take off, the agent must not add back for the VM's overlay.
+                self.ephemeral_bytes = 0
         self.bits = bits
         self.wire_metadata = self.wire_spec = self.wire_status = None
 
     def _take_annotations(self, annotations: WireAnnotations) -> int:
-        odd = 0 if all(_is_usual(each) for each in annotations.flags()) else ODD_VALUE
-        vm_name = _text(annotations.vm_name)
-        if not isinstance(annotations.vm_name, str | None) or (vm_name and not _NAME.fullmatch(vm_name)):
-            odd |= ODD_NAME
+        bits = 0
+        if annotations.vm_name is not None:
+            bits |= self._take_vm_name(annotations.vm_name)
+        if annotations.vm_id is not None:
+            self.vm_id = _text(annotations.vm_id)
+        for value, bit in ((annotations.managed, MANAGED), (annotations.keep, KEEP), (annotations.restores, RESTORES)):
+            if value is None:
+                continue
+            if is_true(value):
+                bits |= bit
+            elif value not in ("false", ""):
+                bits |= ODD_VALUE
+        return bits
+
+    def _take_vm_name(self, value: object) -> int:
+        vm_name = _text(value)
         if vm_name and vm_name != pod_vm_name(self.namespace, self.name):
             self.own_vm_name = vm_name
-        self.vm_id = _text(annotations.vm_id)
-        bits = odd | (MANAGED if is_true(annotations.managed) else 0)
-        bits |= KEEP if is_true(annotations.keep) else 0
-        return bits | (RESTORES if is_true(annotations.restores) else 0)
+        is_odd = not isinstance(value, str) or (vm_name and not _NAME.fullmatch(vm_name))
+        return ODD_NAME if is_odd else 0
+
+    def _take_set(self, references: list[WireOwnerReference]) -> None:
+        for reference in references:
+            if reference.kind == SET_KIND and reference.controller and reference.api_version.startswith(_SET_PREFIX):
+                self.set_name, self.set_uid = reference.name, reference.uid
 
     @property
     def metadata(self) -> "PodRecord":
@@ -153,6 +172,10 @@ class PodRecord(
         if before is None or before.uid != self.uid:
             return
         live_seen = before.bits & LIVE_SEEN if gapless else 0
+        if not (before.bits | self.bits) & DISRUPTED:
+            # As ever: no version said anything of a disruption.
+            self.bits |= live_seen
+            return
         said = last_version(
             SeenDeletion(before.has(KEEP), before.has(DISRUPTED)),
             live_seen=bool(live_seen),
@@ -213,17 +236,20 @@ class PodIndex:
     def __init__(self, find: Callable[[str], PodRecord | None]) -> None:
         """`find` looks a record up by `namespace/name`."""
         self._find = find
-        self._by_node: dict[str, list[PodRecord]] = {}
-        self._by_own_vm_name: dict[str, list[PodRecord]] = {}
+        # Records in dictionaries as keys: sets without the chance in their order.
+        self._by_node: dict[str, dict[PodRecord, None]] = {}
+        self._by_own_vm_name: dict[str, dict[PodRecord, None]] = {}
 
     def take(self, before: PodRecord | None, after: PodRecord | None) -> None:
         """Put `after` in the place of `before`; None for a pod that was not, or is no longer, there."""
         if before is not None:
             _remove(self._by_node, before.node, before)
-            _remove(self._by_own_vm_name, before.own_vm_name, before)
+            if before.own_vm_name:
+                _remove(self._by_own_vm_name, before.own_vm_name, before)
         if after is not None:
             _add(self._by_node, after.node, after)
-            _add(self._by_own_vm_name, after.own_vm_name, after)
+            if after.own_vm_name:
+                _add(self._by_own_vm_name, after.own_vm_name, after)
 
     def on_node(self, node: str) -> Iterable[PodRecord]:
         """Return the pods bound to a node; do not keep it across an await."""
@@ -243,21 +269,20 @@ class PodIndex:
         yield from self._by_own_vm_name.get(vm_name, ())
 
 
-def _add(index: dict[str, list[PodRecord]], key: str, record: PodRecord) -> None:
-    if key:
-        index.setdefault(key, []).append(record)
-
-
-def _remove(index: dict[str, list[PodRecord]], key: str, record: PodRecord) -> None:
+def _add(index: dict[str, dict[PodRecord, None]], key: str, record: PodRecord) -> None:
     found = index.get(key)
-    if found is not None and record in found:
-        found.remove(record)
+    if found is not None:
+        found[record] = None
+    elif key:
+        index[key] = {record: None}
+
+
+def _remove(index: dict[str, dict[PodRecord, None]], key: str, record: PodRecord) -> None:
+    found = index.get(key)
+    if found is not None:
+        found.pop(record, None)
         if not found:
             del index[key]
-
-
-def _is_usual(value: object) -> bool:
-    return value is None or value in ("true", "false", "")
 
 
 def _text(value: object) -> str:

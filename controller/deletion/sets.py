@@ -15,7 +15,8 @@ from urllib.parse import quote
 import msgspec
 
 from common.logging import fields
-from controller.deletion.model import NO_SET, Owner, SetFacts, SetStanding
+from common.snapshot_words import Owner
+from controller.deletion.model import NO_SET, SetFacts, SetStanding
 from controller.deletion.pods import SET_GROUP
 from controller.kube.client import KubeClient
 from controller.kube.errors import KubeError, NotFound

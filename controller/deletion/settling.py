@@ -9,19 +9,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
+from common.snapshot_words import Owner
 from controller.deletion.actions import Actions, Order, Result
 from controller.deletion.brake import Brake
 from controller.deletion.brake_record import BrakeRecord
 from controller.deletion.decide import decide
-from controller.deletion.model import (
-    NAMESAKE_UNREAD,
-    Action,
-    Decision,
-    NamesakeFacts,
-    Owner,
-    Question,
-    SetFacts,
-)
+from controller.deletion.model import NAMESAKE_UNREAD, Action, Decision, NamesakeFacts, Question, SetFacts
 from controller.deletion.pods import PodRecord
 from controller.deletion.subjects import Subject
 

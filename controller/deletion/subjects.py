@@ -7,7 +7,8 @@ different promises or by none.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from controller.deletion.model import FoundSnapshot, Owner, RetainReason, RetentionFacts, SeenDeletion
+from common.snapshot_words import Owner, RetainReason
+from controller.deletion.model import FoundSnapshot, RetentionFacts, SeenDeletion
 from controller.deletion.owners import Departure
 
 _STRENGTH = {RetainReason.SEAT_RELEASE: 3, RetainReason.REQUESTED: 2, RetainReason.DISRUPTION: 1}

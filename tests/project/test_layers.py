@@ -28,6 +28,7 @@ CONFINED = {
     "cocoonstack": (
         "agent/*/service*.py",
         "agent/*/message*.py",
+        "common/owner_message.py",
         "agent/rpc/*.py",
         "controller/agents/*.py",
         # The command line is a client of the service, and app.py is where the services are put together.

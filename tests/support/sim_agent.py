@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from agent.snapshots.authority import Authority, Caller, admit, order_sync
-from agent.snapshots.model import (
-    NO_FACTS,
-    Moment,
-    Owner,
-    PurgeOutcome,
-    RetainOutcome,
-    Situation,
-    SnapshotFacts,
-    SyncPoint,
-    live_retentions,
-    strongest,
-)
-from agent.snapshots.model import RetainReason as AgentRetainReason
+from agent.snapshots.model import NO_FACTS, Moment, Situation, SnapshotFacts, SyncPoint, live_retentions, strongest
 from agent.snapshots.names import owned_names, owning_vm
 from agent.snapshots.ownership import OwnerSet
 from agent.snapshots.purging import PurgeOrder, PurgeTarget, SyncKnowledge, decide_purge
 from agent.snapshots.retention import RetainRequest, RetainTarget, decide_release, decide_retain, decide_sync, settle
-from controller.deletion import model as ours
+from common.snapshot_words import Owner, PurgeOutcome, RetainOutcome, RetainReason
+from controller.deletion.model import FoundSnapshot, PurgeResult
 
 
 @dataclass
@@ -64,11 +53,11 @@ class SimAgent:
         for snapshot in self.snapshots.values():
             snapshot.seen = snapshot.unclaimed_since = None
 
-    def sync(self, owners: Sequence[ours.Owner], revision: int, caller: Caller) -> tuple[ours.FoundSnapshot, ...]:
+    def sync(self, owners: Sequence[Owner], revision: int, caller: Caller) -> tuple[FoundSnapshot, ...]:
         """Apply a sync."""
         authority = admit(self._authority, caller)
         point = order_sync(authority, caller, revision)
-        after, moment = OwnerSet(_theirs(owner) for owner in owners), self._moment()
+        after, moment = OwnerSet(owner for owner in owners), self._moment()
         for name, snapshot in self.snapshots.items():
             decision = decide_sync(
                 snapshot.facts,
@@ -95,8 +84,8 @@ class SimAgent:
         return tuple(self._found(each) for each in self.snapshots.values() if not after.claimants(each.name))
 
     def retain(
-        self, owner: ours.Owner, reason: ours.RetainReason, ttl_seconds: float | None, caller: Caller
-    ) -> tuple[ours.RetainOutcome, int]:
+        self, owner: Owner, reason: RetainReason, ttl_seconds: float | None, caller: Caller
+    ) -> tuple[RetainOutcome, int]:
         """Keep an owner's snapshots."""
         self._authority = admit(self._authority, caller, keeping=True)
         targets = [
@@ -104,14 +93,14 @@ class SimAgent:
             for name in owned_names(owner.vm_name)
             if name in self.snapshots
         ]
-        request = RetainRequest(_theirs(owner), AgentRetainReason(reason.value), ttl_seconds)
+        request = RetainRequest(owner, reason, ttl_seconds)
         decision = decide_retain(request, targets, self._superseded, self._moment())
         for name, facts in decision.facts.items():
             self.snapshots[name].facts = facts
         kept = len(decision.facts) if decision.outcome is RetainOutcome.RETAINED else 0
-        return ours.RetainOutcome(decision.outcome.value), kept
+        return decision.outcome, kept
 
-    def release(self, owner: ours.Owner, caller: Caller) -> int:
+    def release(self, owner: Owner, caller: Caller) -> int:
         """End an owner's promises."""
         self._authority = admit(self._authority, caller)
         count = 0
@@ -123,10 +112,10 @@ class SimAgent:
                 snapshot.facts = facts
         return count
 
-    def purge(self, owner: ours.Owner, revision: int, caller: Caller) -> tuple[ours.PurgeResult, ...]:
+    def purge(self, owner: Owner, revision: int, caller: Caller) -> tuple[PurgeResult, ...]:
         """Remove what the rules allow."""
         self._authority = admit(self._authority, caller)
-        order = PurgeOrder(_theirs(owner), SyncPoint(caller.epoch or 0, revision))
+        order = PurgeOrder(owner, SyncPoint(caller.epoch or 0, revision))
         knowledge = SyncKnowledge(self._applied, fresh=self._applied is not None)
         results = []
         for name in owned_names(owner.vm_name):
@@ -139,22 +128,21 @@ class SimAgent:
             if decision.removes:
                 self._on_purge(self.node, snapshot)
                 del self.snapshots[name]
-            outcome = ours.PurgeOutcome(decision.outcome.value)
-            results.append(ours.PurgeResult(name, outcome, 0, decision.deferred_reason, decision.message))
-        return tuple(results) or (ours.PurgeResult("", ours.PurgeOutcome(PurgeOutcome.NOTHING_TO_PURGE.value)),)
+            results.append(PurgeResult(name, decision.outcome, 0, decision.deferred_reason, decision.message))
+        return tuple(results) or (PurgeResult("", PurgeOutcome.NOTHING_TO_PURGE),)
 
     def retained(self, name: str) -> bool:
         """Whether a promise holds for this snapshot."""
         return bool(live_retentions(self.snapshots[name].facts, self._moment()))
 
-    def _found(self, snapshot: SimSnapshot) -> ours.FoundSnapshot:
+    def _found(self, snapshot: SimSnapshot) -> FoundSnapshot:
         kept = strongest(live_retentions(snapshot.facts, self._moment()))
         owner = kept.owner if kept is not None else snapshot.facts.owner
-        return ours.FoundSnapshot(
+        return FoundSnapshot(
             name=snapshot.name,
             vm_name=owning_vm(snapshot.name),
-            owner=_ours(owner) if owner is not None else None,
-            retained=ours.RetainReason(kept.reason.value) if kept is not None else None,
+            owner=owner,
+            retained=kept.reason if kept is not None else None,
             expires_at=kept.expires_at if kept is not None else None,
         )
 
@@ -164,11 +152,3 @@ class SimAgent:
 
 def _situation(name: str, *, claimed: bool) -> Situation:
     return Situation(vm_owned=bool(owning_vm(name)), claimed=claimed)
-
-
-def _theirs(owner: ours.Owner) -> Owner:
-    return Owner(**{each.name: getattr(owner, each.name) for each in fields(owner)})
-
-
-def _ours(owner: Owner) -> ours.Owner:
-    return ours.Owner(**{each.name: getattr(owner, each.name) for each in fields(owner)})

@@ -18,9 +18,9 @@ from agent.snapshots.cache_sync import SyncReply, SyncRequest
 from agent.snapshots.collection import Policy
 from agent.snapshots.inventory import KnownSnapshot
 from agent.snapshots.ledger import Ledger
-from agent.snapshots.model import Owner, PurgeOutcome, PurgeReason, RetainOutcome, RetainReason
 from agent.snapshots.retention import RetainRequest
 from agent.snapshots.stores.directory import DirectoryStore
+from common.snapshot_words import Owner, PurgeOutcome, PurgeReason, RetainOutcome, RetainReason
 from tests.agent.snapshots.stores.harness import envelope, write_snapshot
 
 CLUSTER = "cluster-1"

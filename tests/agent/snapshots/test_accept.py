@@ -10,8 +10,8 @@ from agent.snapshots.accept import accept_cluster, accept_node, accept_store
 from agent.snapshots.authority import Caller
 from agent.snapshots.cache_settings import CacheSettings
 from agent.snapshots.errors import LedgerUnavailableError
-from agent.snapshots.model import PurgeOutcome
 from agent.snapshots.stores.identity import MARKER_FILE
+from common.snapshot_words import PurgeOutcome
 from tests.agent.snapshots.caching import CLUSTER, CacheHost, pod
 
 KEPT = pod("ns", "kept", set_name="s", set_uid="set-1", keep_on_delete=True)

@@ -22,9 +22,9 @@ from agent.snapshots.errors import (
     WrongClusterError,
     WrongNodeError,
 )
-from agent.snapshots.model import Owner, PurgeOutcome, RetainOutcome, RetainReason
 from agent.snapshots.names import MAX_NAME_CHARACTERS
 from agent.snapshots.stores.identity import MARKER_FILE
+from common.snapshot_words import Owner, PurgeOutcome, RetainOutcome, RetainReason
 from tests.agent.snapshots.caching import CLUSTER, DAY, HOUR, CacheHost, pod
 from tests.agent.snapshots.stores.harness import write_snapshot
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.snapshots.model import Owner, PurgeOutcome, RetainOutcome
+from common.snapshot_words import Owner, PurgeOutcome, RetainOutcome
 from tests.agent.snapshots.caching import CacheHost, pod
 
 WEB = pod("ns", "web")

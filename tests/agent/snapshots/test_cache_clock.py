@@ -9,7 +9,7 @@ from agent.snapshots.collection import Policy
 from agent.snapshots.errors import LedgerUnavailableError
 from agent.snapshots.ledger import Ledger
 from agent.snapshots.ledger_rows import LedgerChange
-from agent.snapshots.model import RetainOutcome, RetainReason
+from common.snapshot_words import RetainOutcome, RetainReason
 from tests.agent.snapshots.caching import DAY, HOUR, CacheHost, pod
 
 WEB = pod("ns", "web")

@@ -12,9 +12,9 @@ from agent.snapshots.authority import PERSON
 from agent.snapshots.cache_collect import CollectedItem, CollectionOutcome, CollectionSummary
 from agent.snapshots.cache_settings import CacheSettings, CollectionMode
 from agent.snapshots.collection import Policy
-from agent.snapshots.model import Owner, PurgeOutcome, RetainReason
 from agent.snapshots.upkeep import Upkeep
 from agent.snapshots.view import CacheView
+from common.snapshot_words import Owner, PurgeOutcome, RetainReason
 from tests.agent.snapshots.caching import HOUR, CacheHost, pod
 from tests.agent.snapshots.stores.harness import envelope, write_snapshot
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from agent.snapshots.collection import Policy
 from agent.snapshots.errors import LedgerUnavailableError
-from agent.snapshots.model import PurgeOutcome, RetainOutcome
+from common.snapshot_words import PurgeOutcome, RetainOutcome
 from tests.agent.snapshots.caching import HOUR, CacheHost, opened, pod
 from tests.agent.snapshots.test_ledger import fill
 from tests.support.machine import can_mount, small_file_system

@@ -20,8 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from agent.snapshots.collection import Policy
 from agent.snapshots.errors import SnapshotError
-from agent.snapshots.model import Owner, RetainOutcome, SnapshotState
+from agent.snapshots.model import SnapshotState
 from agent.snapshots.names import owned_names
+from common.snapshot_words import Owner, RetainOutcome
 from tests.agent.snapshots.caching import DAY, HOUR, CacheHost, pod
 
 # Two pods whose VMs have one name, a third whose name begins with theirs, and one that claims another's VM.

@@ -20,7 +20,8 @@ from agent.snapshots.collection import (
     plan_collection,
     pressure_of,
 )
-from agent.snapshots.model import Moment, RetainReason, Retention, SnapshotState
+from agent.snapshots.model import Moment, Retention, SnapshotState
+from common.snapshot_words import RetainReason
 from tests.agent.snapshots.caching import DAY, START, pod
 
 NOW = Moment(START)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.snapshots.cache_collect import CollectionOutcome
 from agent.snapshots.collection import Policy
-from agent.snapshots.model import RetainReason
+from common.snapshot_words import RetainReason
 from tests.agent.snapshots.caching import HOUR, START, CacheHost, opened, pod
 from tests.agent.snapshots.stores.harness import envelope, write_snapshot
 

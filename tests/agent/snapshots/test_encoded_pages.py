@@ -3,8 +3,8 @@
 import pytest
 
 from agent.snapshots.encoded_pages import EncodedPages
-from agent.snapshots.model import Owner
 from agent.snapshots.ownership import OwnerSet
+from common.snapshot_words import Owner
 
 OWNERS = OwnerSet()
 OTHERS = OwnerSet((Owner("uid", "ns", "pod", "vk-ns-pod"),))

@@ -23,7 +23,8 @@ from agent.snapshots.ledger_rows import (
     prune_gone,
 )
 from agent.snapshots.ledger_schema import MIGRATIONS
-from agent.snapshots.model import RetainReason, Retention, SnapshotFacts, SyncPoint
+from agent.snapshots.model import Retention, SnapshotFacts, SyncPoint
+from common.snapshot_words import RetainReason
 from tests.agent.snapshots.caching import START, pod
 from tests.support.machine import can_mount, small_file_system
 

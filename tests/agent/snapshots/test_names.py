@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from agent.snapshots import names
 from agent.snapshots.errors import InvalidNameError, quoted
+from common.vm_names import is_purge_name, pod_vm_name
 
 IMPOSSIBLE = [
     "",
@@ -50,7 +51,7 @@ def test_names_a_purge_may_name(name: str) -> None:
 )
 def test_names_a_purge_may_not_name(name: str) -> None:
     """F31: an image's name is not a VM's."""
-    assert not names.is_purge_name(name)
+    assert not is_purge_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "Base_1.2", "x" * 253, "a..b", "0"])
@@ -68,7 +69,7 @@ def test_a_prefix_decides_nothing() -> None:
     """F29."""
     assert names.owned_names("vk-a-b-0") == ("vk-a-b-0", "fork-vk-a-b-0")
     assert "vk-a-b-0-0" not in names.owned_names("vk-a-b-0")
-    assert names.pod_vm_name("a-b", "c") == names.pod_vm_name("a", "b-c") == "vk-a-b-c"
+    assert pod_vm_name("a-b", "c") == pod_vm_name("a", "b-c") == "vk-a-b-c"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_a_name_that_may_be_changed_is_one_plain_path_component(name: str) -> No
         assert not set(name) & {"/", "\0", "\n", " "}
         assert not name.startswith((".", "-"))
         assert 1 <= len(name) <= 253
-    if names.is_purge_name(name):
+    if is_purge_name(name):
         assert names.is_store_name(name)
 
 

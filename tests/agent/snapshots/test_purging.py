@@ -4,17 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.snapshots.model import (
-    Moment,
-    Owner,
-    PurgeOutcome,
-    RetainReason,
-    Retention,
-    Situation,
-    SnapshotFacts,
-    SyncPoint,
-)
+from agent.snapshots.model import Moment, Retention, Situation, SnapshotFacts, SyncPoint
 from agent.snapshots.purging import PurgeOrder, PurgeTarget, SyncKnowledge, decide_purge
+from common.snapshot_words import Owner, PurgeOutcome, RetainReason
 from tests.agent.snapshots.caching import START, pod
 
 NOW = Moment(START)

@@ -5,16 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.snapshots.errors import SnapshotIdMismatchError, SnapshotInvalidError, TooManyRequestsError
-from agent.snapshots.model import (
-    Moment,
-    Owner,
-    RetainOutcome,
-    RetainReason,
-    Retention,
-    Situation,
-    SnapshotFacts,
-    strongest,
-)
+from agent.snapshots.model import Moment, Retention, Situation, SnapshotFacts, strongest
 from agent.snapshots.retention import (
     MAX_RETENTIONS_PER_SNAPSHOT,
     RetainRequest,
@@ -25,6 +16,7 @@ from agent.snapshots.retention import (
     restamp,
     settle,
 )
+from common.snapshot_words import Owner, RetainOutcome, RetainReason
 from tests.agent.snapshots.caching import DAY, HOUR, START, pod
 
 NOW = Moment(START)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from agent.snapshots.model import PurgeOutcome
+from common.snapshot_words import PurgeOutcome
 from tests.agent.snapshots.caching import CacheHost, pod
 from tests.support.waiting import wait_for_async
 

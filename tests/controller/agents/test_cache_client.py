@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import grpc.aio
 import pytest
 
+from common.snapshot_words import Owner, PurgeOutcome, PurgeReason, ReleaseReason, RetainOutcome, RetainReason
 from controller.agents.cache_client import (
     AgentUnreachableError,
     CacheClient,
@@ -14,7 +15,6 @@ from controller.agents.cache_client import (
     StaleSyncError,
     WrongClusterError,
 )
-from controller.deletion.model import Owner, PurgeOutcome, PurgeReason, ReleaseReason, RetainOutcome, RetainReason
 from controller.kube.leadership import Leadership, NotLeadingError
 from devenv.cocoon_programs import AgentProcess
 from devenv.vm_runtime import write_snapshot

@@ -15,19 +15,12 @@ from typing import Any, cast
 
 from agent.snapshots.authority import Caller
 from agent.snapshots.errors import SnapshotError, StaleControllerEpochError, StaleOwnerSyncError
+from common.snapshot_words import Owner, PurgeReason, ReleaseReason, RetainOutcome, RetainReason
 from controller.agents.cache_client import AgentCallError, AgentUnreachableError, StaleEpochError, StaleSyncError
 from controller.deletion.actions import Actions
 from controller.deletion.brake import Brake
 from controller.deletion.brake_record import BrakeRecord
-from controller.deletion.model import (
-    FoundSnapshot,
-    Owner,
-    PurgeReason,
-    PurgeResult,
-    ReleaseReason,
-    RetainOutcome,
-    RetainReason,
-)
+from controller.deletion.model import FoundSnapshot, PurgeResult
 from controller.deletion.pace import Pace
 from controller.deletion.pod_watch import PodWatch
 from controller.deletion.reconciler import DeletionReconciler

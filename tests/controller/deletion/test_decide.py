@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.snapshot_words import Owner, PurgeReason, ReleaseReason, RetainReason
 from controller.deletion.decide import (
     DISRUPTION_TTL_SECONDS,
     RENEW_BELOW_SECONDS,
@@ -21,11 +22,7 @@ from controller.deletion.model import (
     Decision,
     LivePod,
     NamesakeFacts,
-    Owner,
-    PurgeReason,
     Question,
-    ReleaseReason,
-    RetainReason,
     RetentionFacts,
     SeenDeletion,
     SetFacts,

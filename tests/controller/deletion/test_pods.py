@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.deletion.model import LivePod, Owner
-from controller.deletion.names import is_foreign_name, pod_vm_name, pods_that_make
+from common.snapshot_words import Owner
+from common.vm_names import is_own_vm_name, pod_vm_name, pods_that_make
+from controller.deletion.model import LivePod
 from controller.deletion.pods import DISRUPTED, KEEP, ODD_NAME, ODD_VALUE, TERMINATING, PodIndex, PodRecord
 
 VM = "vm.cocoonstack.io/"
@@ -185,7 +186,7 @@ def test_every_pod_is_among_those_that_make_its_vm_name(namespace: str, name: st
 )
 def test_foreign_names(vm_name: str, foreign: bool) -> None:
     """F31."""
-    assert is_foreign_name("shop", "web", vm_name, ("vk-trusted-", "", "debian")) is foreign
+    assert is_own_vm_name("shop", "web", vm_name, ("vk-trusted-", "", "debian")) is not foreign
 
 
 @pytest.mark.parametrize(

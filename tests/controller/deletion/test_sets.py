@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from controller.deletion.model import NO_SET, Owner, SetStanding
+from common.snapshot_words import Owner
+from controller.deletion.model import NO_SET, SetStanding
 from controller.deletion.sets import SetWatch
 from controller.kube.access import load_access
 from controller.kube.client import KubeClient

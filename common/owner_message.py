@@ -1,0 +1,36 @@
+"""An owner as a message of the snapshot API, and back; agent and controller must read every field alike."""
+
+from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+from common.snapshot_words import Owner
+
+
+def owner_message(owner: Owner) -> pb.Owner:
+    """Return an owner's message."""
+    return pb.Owner(
+        pod_uid=owner.pod_uid,
+        namespace=owner.namespace,
+        pod_name=owner.pod_name,
+        vm_name=owner.vm_name,
+        managed=owner.managed,
+        set_name=owner.set_name,
+        set_uid=owner.set_uid,
+        vm_id=owner.vm_id,
+        ephemeral_storage_request_bytes=owner.ephemeral_storage_request_bytes,
+        keep_on_delete=owner.keep_on_delete,
+    )
+
+
+def owner_of(message: pb.Owner) -> Owner:
+    """Return the owner a message names; a request for less than nothing counts as none."""
+    return Owner(
+        pod_uid=message.pod_uid,
+        namespace=message.namespace,
+        pod_name=message.pod_name,
+        vm_name=message.vm_name,
+        managed=message.managed,
+        set_name=message.set_name,
+        set_uid=message.set_uid,
+        vm_id=message.vm_id,
+        ephemeral_storage_request_bytes=max(0, message.ephemeral_storage_request_bytes),
+        keep_on_delete=message.keep_on_delete,
+    ).with_shared_texts()
