@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _BOUND = {"fieldSelector": "spec.nodeName!="}
 
 
+_DELETED = ChangeKind.DELETED
 _ODD = {ODD_NAME: "vm name", ODD_VALUE: "value"}
 _ANY_ODD = ODD_NAME | ODD_VALUE
 
@@ -101,20 +102,21 @@ class PodWatch:
         return NamesakeFacts(confirmed=True, pod=record.live())
 
     def _changed(self, change: Change[PodRecord]) -> None:
-        before, item, listener = change.before, change.item, self._listener
-        is_deleted = change.kind is ChangeKind.DELETED
-        if change.seen or not is_deleted:
-            item.follow(before, gapless=change.seen)
+        before, item, seen, listener = change.before, change.item, change.seen, self._listener
+        is_deleted = change.kind is _DELETED
+        if before is not None and (seen or not is_deleted):
+            item.follow(before, gapless=seen)
         self.index.take(before, None if is_deleted else item)
         if not is_deleted and item.bits & _ANY_ODD:
             _tell_odd(item, before)
         if listener is None:
             return
         # Without a deletion timestamp a deleted object is no last version: whoever asks reads the pod.
-        if is_deleted and change.seen and item.has(TERMINATING) and item.node:
-            listener.pod_deleted(item)
-        elif is_deleted and item.node:
-            listener.pod_lost(item)
+        if is_deleted and item.node:
+            if seen and item.has(TERMINATING):
+                listener.pod_deleted(item)
+            else:
+                listener.pod_lost(item)
         if is_deleted or before is None or not item.same_owner(before):
             listener.owners_changed(item.node)
 

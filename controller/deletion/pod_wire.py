@@ -113,7 +113,7 @@ class WireStatus(msgspec.Struct, gc=False, rename="camel"):
 def is_disruption_target(status: WireStatus) -> bool:
     """Whether the condition that eviction, taints and preemption set is true."""
     # Loops, here and below: these run for every change of every pod, and a generator costs as much as what it yields.
-    for each in status.conditions or ():
+    for each in status.conditions or ():  # noqa: SIM110 - see above
         if each.type == "DisruptionTarget" and each.status == "True":
             return True
     return False
@@ -121,7 +121,7 @@ def is_disruption_target(status: WireStatus) -> bool:
 
 def is_running(status: WireStatus) -> bool:
     """Whether any container runs."""
-    for each in status.container_statuses or ():
+    for each in status.container_statuses or ():  # noqa: SIM110 - see above
         if each.state is not None and each.state.running is not None:
             return True
     return False

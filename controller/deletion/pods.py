@@ -123,13 +123,12 @@ class PodRecord(
             bits |= self._take_vm_name(annotations.vm_name)
         if annotations.vm_id is not None:
             self.vm_id = _text(annotations.vm_id)
-        for value, bit in ((annotations.managed, MANAGED), (annotations.keep, KEEP), (annotations.restores, RESTORES)):
-            if value is None:
-                continue
-            if is_true(value):
-                bits |= bit
-            elif value not in ("false", ""):
-                bits |= ODD_VALUE
+        if annotations.managed is not None:
+            bits |= _yes(annotations.managed, MANAGED)
+        if annotations.keep is not None:
+            bits |= _yes(annotations.keep, KEEP)
+        if annotations.restores is not None:
+            bits |= _yes(annotations.restores, RESTORES)
         return bits
 
     def _take_vm_name(self, value: object) -> int:
@@ -283,6 +282,12 @@ def _remove(index: dict[str, dict[PodRecord, None]], key: str, record: PodRecord
         found.pop(record, None)
         if not found:
             del index[key]
+
+
+def _yes(value: object, bit: int) -> int:
+    if is_true(value):
+        return bit
+    return 0 if value in ("false", "") else ODD_VALUE
 
 
 def _text(value: object) -> str:

@@ -7,7 +7,7 @@ wants as a `msgspec` struct and these types are all that is common to them.
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -55,7 +55,7 @@ class ChangeKind(Enum):
     DELETED = "deleted"
 
 
-class Change(NamedTuple, Generic[T]):
+class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """One change of a reflector's copy.
 
     `item` is the new state, or the last state of a deleted object. `seen` is false for a change noticed by comparing
@@ -76,8 +76,8 @@ class ListMeta(msgspec.Struct, rename={"resource_version": "resourceVersion", "n
     next_token: str = ""
 
 
-class WatchEvent(msgspec.Struct):
-    """One line of a watch; the object stays bytes until its type is known."""
+class RawEvent(msgspec.Struct, gc=False):
+    """One line of a watch whose object is no item: a bookmark, an error, or one that cannot be read."""
 
     type: str
     object: msgspec.Raw
@@ -89,10 +89,15 @@ class Bookmark(msgspec.Struct):
     metadata: Metadata
 
 
-def object_key(item: Watched) -> str:
-    """Return `namespace/name`, or `name` of a cluster-wide object."""
-    metadata = item.metadata
+def object_key(metadata: Any) -> str:  # noqa: ANN401 - as in Watched
+    """Return `namespace/name`, or `name` of a cluster-wide object, from its metadata."""
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else str(metadata.name)
+
+
+def event_type(item_type: type[Any]) -> Any:  # noqa: ANN401 - a type made at run time
+    """Build the struct of one line of a watch with `type` and `object`, so that a line is read once."""
+    fields = [("type", str), ("object", item_type)]
+    return msgspec.defstruct(f"{item_type.__name__}Event", fields, gc=False)
 
 
 def list_page_type(item_type: type[Any]) -> Any:  # noqa: ANN401 - a type made at run time

@@ -13,20 +13,21 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Final, Generic
 
 import msgspec
 
 from common.logging import fields
 from controller.kube.errors import Gone, KubeError, RetryLater, Status
+from controller.kube.listing import BrokenError, ExpiredError, PagedList
 from controller.kube.objects import (
     Bookmark,
     Change,
     ChangeKind,
+    RawEvent,
     T,
-    WatchEvent,
     WatchTransport,
-    list_page_type,
+    event_type,
     object_key,
 )
 
@@ -37,8 +38,12 @@ _SERVER_TIMEOUT_SECONDS = (300, 600)
 _STEADY_SECONDS = 5.0
 # An object is at most 1.5 MiB in etcd; a "line" far beyond that is no watch event.
 _MAX_LINE_BYTES = 16 * 1024 * 1024
-_MAX_EXPIRED_LISTS = 3
 _MAX_SHOWN = 300
+_OTHER_EVENTS = frozenset({"BOOKMARK", "ERROR"})
+# Names of their own: looking a member up in its enumeration costs as much as looking up the object.
+_ADDED: Final = ChangeKind.ADDED
+_MODIFIED: Final = ChangeKind.MODIFIED
+_DELETED: Final = ChangeKind.DELETED
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +54,6 @@ class ReflectorLimits:
     inactivity_seconds: float = 70.0
     first_backoff_seconds: float = 0.5
     max_backoff_seconds: float = 30.0
-
-
-class _ExpiredError(Exception):
-    """The version we wanted to continue from is gone; only a new list helps."""
-
-
-class _BrokenError(Exception):
-    """The answer cannot be read on; the watch starts again at the last version seen."""
 
 
 class Reflector(Generic[T]):
@@ -87,12 +84,13 @@ class Reflector(Generic[T]):
         self._on_change = on_change
         self._query = dict(query or {})
         self._limits = limits or ReflectorLimits()
+        self._pages = PagedList(transport, path, item_type, self._query, self._limits.page_size)
         self._synced = asyncio.Event()
         self._version = ""
         self._failures = 0
         self._decode_item = msgspec.json.Decoder(item_type).decode
-        self._decode_event = msgspec.json.Decoder(WatchEvent).decode
-        self._decode_page = msgspec.json.Decoder(list_page_type(item_type)).decode
+        self._decode_event = msgspec.json.Decoder(event_type(item_type)).decode
+        self._decode_raw_event = msgspec.json.Decoder(RawEvent).decode
 
     @property
     def has_synced(self) -> bool:
@@ -110,51 +108,25 @@ class Reflector(Generic[T]):
                 if not self._version:
                     await self._relist()
                 await self._watch()
-            except _ExpiredError as expired:
+            except ExpiredError as expired:
                 log.info("listing again", extra=fields(path=self.path, cause=str(expired)))
                 self._version = ""
                 await self._pause(0.0)
-            except (KubeError, _BrokenError, msgspec.DecodeError) as failure:
+            except (KubeError, BrokenError, msgspec.DecodeError) as failure:
                 self._note(failure)
                 await self._pause(failure.retry_after_seconds if isinstance(failure, RetryLater) else 0.0)
 
     async def _relist(self) -> None:
         """Take over one whole list. Nothing changes unless every page arrived."""
-        found, version = await self._list_all()
+        found, version = await self._pages.read_all()
         for key in [key for key in self.items if key not in found]:
             self._remove_unseen(key)
         for key, item in found.items():
-            self._put(key, item, seen=False)
+            self._put(key, item, item.metadata, seen=False)
         self._version = version
         self.lists += 1
         self._heard()
         self._synced.set()
-
-    async def _list_all(self) -> tuple[dict[str, T], str]:
-        for _ in range(_MAX_EXPIRED_LISTS):
-            try:
-                return await self._list_pages(self._limits.page_size)
-            except _ExpiredError:
-                continue
-        # Pages keep expiring under us: one unpaged list cannot.
-        return await self._list_pages(0)
-
-    async def _list_pages(self, page_size: int) -> tuple[dict[str, T], str]:
-        found: dict[str, T] = {}
-        query = self._query | ({"limit": str(page_size)} if page_size else {})
-        while True:
-            try:
-                body = await self._transport.get_bytes(self.path, query)
-            except Gone as gone:
-                raise _ExpiredError("the list's next page has expired") from gone
-            page = self._decode_page(body)
-            for item in page.items or ():
-                found[object_key(item)] = item
-            if not page.metadata.resource_version:
-                raise _BrokenError("a list without a resource version")
-            if not page.metadata.next_token:
-                return found, page.metadata.resource_version
-            query["continue"] = page.metadata.next_token
 
     async def _watch(self) -> None:
         """Follow changes from the last version until the server ends the watch."""
@@ -170,13 +142,13 @@ class Reflector(Generic[T]):
                 self._heard()
                 await self._read_events(chunks)
         except Gone as gone:
-            raise _ExpiredError("the server refused to watch from our version") from gone
+            raise ExpiredError("the server refused to watch from our version") from gone
         finally:
             steady = self._version != version or time.monotonic() - opened_at > _STEADY_SECONDS
             if steady:
                 self._failures = 0
         if not steady:
-            raise _BrokenError("the server ended the watch at once")
+            raise BrokenError("the server ended the watch at once")
 
     async def _read_events(self, chunks: AsyncIterator[bytes]) -> None:
         """Take whole lines only: one cut in half by the stream's end comes again from the last version seen."""
@@ -195,47 +167,65 @@ class Reflector(Generic[T]):
                 parts.append(rest)
                 size += len(rest)
             if size > _MAX_LINE_BYTES:
-                raise _BrokenError("an event of more than 16 MiB")
+                raise BrokenError("an event of more than 16 MiB")
 
     def _take_event(self, line: bytes) -> None:
         try:
             event = self._decode_event(line)
+        except msgspec.DecodeError:
+            self._take_other(line)
+            return
+        if event.type in _OTHER_EVENTS:
+            self._take_other(line)
+            return
+        self._apply(event.type, event.object)
+
+    def _take_other(self, line: bytes) -> None:
+        """Take what is no change of an object; that is rare, and read in two steps."""
+        try:
+            event = self._decode_raw_event(line)
             if event.type == "BOOKMARK":
                 self._version = msgspec.json.decode(event.object, type=Bookmark).metadata.resource_version
                 return
             if event.type == "ERROR":
                 raise _error_event(msgspec.json.decode(event.object, type=Status))
-            item = self._decode_item(event.object)
+            self._decode_item(event.object)
         except msgspec.DecodeError as error:
-            raise _BrokenError(f"an event that cannot be read: {error}"[:_MAX_SHOWN]) from error
-        self._apply(event.type, item)
-        self._version = item.metadata.resource_version
+            raise BrokenError(f"an event that cannot be read: {error}"[:_MAX_SHOWN]) from error
+        raise BrokenError("an event that cannot be read")
 
     def _apply(self, kind: str, item: T) -> None:
-        key = object_key(item)
-        if kind in ("ADDED", "MODIFIED"):
-            self._put(key, item, seen=True)
+        """Take one change, and the version it leads to."""
+        metadata = item.metadata
+        key = object_key(metadata)
+        if kind in ("MODIFIED", "ADDED"):
+            self._put(key, item, metadata, seen=True)
         elif kind == "DELETED":
             before = self.items.pop(key, None)
-            self._on_change(Change(ChangeKind.DELETED, key, before, item, True))
+            self._on_change(Change(_DELETED, key, before, item, True))
         else:
-            raise _BrokenError(f"an event of unknown type {kind[:40]!r}")
+            raise BrokenError(f"an event of unknown type {kind[:40]!r}")
+        self._version = metadata.resource_version
 
-    def _put(self, key: str, item: T, *, seen: bool) -> None:
+    def _put(self, key: str, item: T, metadata: Any, *, seen: bool) -> None:  # noqa: ANN401 - as in Watched
         """Store one object and tell, unless we have it already; another UID is a deletion we did not see."""
         before = self.items.get(key)
-        if before is not None and before.metadata.uid != item.metadata.uid:
-            self._remove_unseen(key)
-            before = None
-        if before is not None and before.metadata.resource_version == item.metadata.resource_version:
-            return
+        kind = _ADDED
+        if before is not None:
+            known = before.metadata
+            if known.uid != metadata.uid:
+                self._remove_unseen(key)
+                before = None
+            elif known.resource_version == metadata.resource_version:
+                return
+            else:
+                kind = _MODIFIED
         self.items[key] = item
-        kind = ChangeKind.ADDED if before is None else ChangeKind.MODIFIED
         self._on_change(Change(kind, key, before, item, seen))
 
     def _remove_unseen(self, key: str) -> None:
         before = self.items.pop(key)
-        self._on_change(Change(ChangeKind.DELETED, key, before, before, False))
+        self._on_change(Change(_DELETED, key, before, before, False))
 
     def _heard(self) -> None:
         self.last_contact_at = time.monotonic()
@@ -260,6 +250,6 @@ class Reflector(Generic[T]):
 
 def _error_event(status: Status) -> Exception:
     if status.code == 410 or status.reason in ("Expired", "Gone"):
-        return _ExpiredError(status.message or "the version is too old")
+        return ExpiredError(status.message or "the version is too old")
     # What the server lost we cannot know: continuing from our version lets it say so.
-    return _BrokenError(f"an error event: {status.code} {status.reason} {status.message}"[:_MAX_SHOWN])
+    return BrokenError(f"an error event: {status.code} {status.reason} {status.message}"[:_MAX_SHOWN])
