@@ -13,9 +13,9 @@ from typing import Protocol
 from common.logging import fields
 from common.snapshot_words import Owner, PurgeOutcome, PurgeReason, ReleaseReason, RetainOutcome, RetainReason
 from controller.agents.cache_client import AgentCallError
-from controller.deletion.decide import is_held
 from controller.deletion.metrics import ANSWERS, DECISIONS
 from controller.deletion.model import Action, Decision, FoundSnapshot, NamesakeFacts, PurgeResult
+from controller.deletion.words import is_held
 from controller.kube.events import EventRecorder, EventType, Regarding
 
 log = logging.getLogger(__name__)

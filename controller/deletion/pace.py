@@ -11,6 +11,8 @@ class Pace:
         resync: An agent is told its owners at least so often, and `resync_spread` later at most; together under the
             5 minutes of the contract.
         sweep: How often is looked for agents that are connected anew or were not told for long.
+        gather: How long changes of pods and sets elsewhere are gathered before the agents that have copies of theirs
+            are told and asked again.
         first_look: When is looked again for a snapshot that a runtime writes after its pod's deletion.
         second_look: The same, for slow ones.
         remember: How long the last version of a pod is remembered after its decision was carried out.
@@ -22,6 +24,7 @@ class Pace:
     resync: float = 240.0
     resync_spread: float = 50.0
     sweep: float = 1.0
+    gather: float = 1.0
     first_look: float = 10.0
     second_look: float = 60.0
     remember: float = 900.0

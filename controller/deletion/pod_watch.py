@@ -40,6 +40,9 @@ class PodListener(Protocol):
     def owners_changed(self, node: str) -> None:
         """What the agent of this node should be told is not what it was."""
 
+    def claim_changed(self, record: PodRecord) -> None:
+        """What a pod says about copies of its VM on other nodes is not what it was; it may be gone."""
+
     def pod_deleted(self, record: PodRecord) -> None:
         """A watch delivered the deletion of a bound pod, with its deletion timestamp; this is its last version."""
 
@@ -119,6 +122,8 @@ class PodWatch:
                 listener.pod_lost(item)
         if is_deleted or before is None or not item.same_owner(before):
             listener.owners_changed(item.node)
+        if is_deleted or before is None or not item.same_claim(before):
+            listener.claim_changed(item)
 
 
 def _tell_odd(item: PodRecord, before: PodRecord | None) -> None:

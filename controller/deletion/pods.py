@@ -17,7 +17,6 @@ import msgspec
 
 from common.snapshot_words import Owner
 from common.vm_names import pod_vm_name, pods_that_make
-from controller.deletion.decide import is_true, last_version
 from controller.deletion.model import LivePod, SeenDeletion
 from controller.deletion.pod_wire import (
     WireAnnotations,
@@ -30,6 +29,7 @@ from controller.deletion.pod_wire import (
     is_finished,
     is_running,
 )
+from controller.deletion.words import is_true, last_version
 
 MANAGED: Final = 1
 KEEP: Final = 2
@@ -47,6 +47,7 @@ SET_KIND: Final = "CocoonSet"
 SET_GROUP: Final = "cocoonset.cocoonstack.io"
 _SET_PREFIX: Final = SET_GROUP + "/"
 _OWNER_BITS: Final = MANAGED | KEEP
+_CLAIM_BITS: Final = RESTORES | RUNNING
 # One more than the longest name there is would do; what is cut stays impossible.
 _LONGEST_TEXT: Final = 300
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,252}", re.ASCII)
@@ -225,6 +226,16 @@ class PodRecord(
             and self.set_uid == other.set_uid
             and self.set_name == other.set_name
             and self.ephemeral_bytes == other.ephemeral_bytes
+            and self.node == other.node
+        )
+
+    def same_claim(self, other: "PodRecord") -> bool:
+        """Whether both say the same about copies of their VM on other nodes, as `live` tells it."""
+        return (
+            self.uid == other.uid
+            and (self.bits ^ other.bits) & _CLAIM_BITS == 0
+            and self.vm_id == other.vm_id
+            and self.own_vm_name == other.own_vm_name
             and self.node == other.node
         )
 

@@ -10,13 +10,13 @@ be made a promise at once. One agent that hangs holds one worker of many.
 
 import asyncio
 import time
-import zlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from controller.agents.cache_client import AgentCallError, AgentChannels
 from controller.deletion.actions import Actions, SnapshotCalls
+from controller.deletion.books import Books
 from controller.deletion.brake import Brake
-from controller.deletion.metrics import BRAKED, LATENCY, ODD_PODS, OLDEST_UNDONE, OWNER_SYNCS, QUEUE_DEPTH, UNDONE
+from controller.deletion.metrics import LATENCY, ODD_PODS, OWNER_SYNCS
 from controller.deletion.model import Action
 from controller.deletion.owners import AgentBook, Departure, Reply
 from controller.deletion.pace import Pace
@@ -24,6 +24,7 @@ from controller.deletion.pods import KEEP, MANAGED, PodRecord
 from controller.deletion.refusals import Refusals, concerns_whole_agent
 from controller.deletion.settling import Outcome, PodSource, Settler
 from controller.deletion.subjects import Subject, beside, subjects_of
+from controller.deletion.sweep import Sweep
 from controller.kube.errors import KubeError
 from controller.kube.leadership import Leadership
 from controller.kube.queue import WorkQueue
@@ -62,9 +63,19 @@ class DeletionReconciler:
         self._wall = wall
         self._audit_only = audit_only
         self._revision = 0
-        self._books: dict[str, AgentBook] = {}
+        self._books = Books()
         self._pods = pods
         self._settler = settler
+        self._sweep = Sweep(
+            pods=pods,
+            channels=channels,
+            books=self._books,
+            queues={"syncs": self.syncs, "decisions": self.decisions, "retains": self.retains},
+            brake=brake,
+            pace=self._pace,
+            clock=clock,
+            may_act=self._may_act,
+        )
         leadership.subscribe(self._leadership_changed)
 
     # What the pods tell.
@@ -72,8 +83,14 @@ class DeletionReconciler:
     def owners_changed(self, node: str) -> None:
         """See PodListener."""
         if self._may_act() and self._pods.has_synced and self._channels.is_known(node):
-            self._book(node).due = True
+            self._books.open(node).due = True
             self.syncs.add(node)
+
+    def claim_changed(self, record: PodRecord) -> None:
+        """See PodListener. Copies of the VM on other nodes may be woken elsewhere, superseded, or nobody's again."""
+        for node in self._books.with_copies_of_pod(record.namespace, record.name):
+            if node != record.node:
+                self.syncs.add_after(node, self._pace.gather)
 
     def pod_deleted(self, record: PodRecord) -> None:
         """See PodListener. Only while leading is a deletion seen."""
@@ -81,7 +98,7 @@ class DeletionReconciler:
         if not self._may_act() or not (is_known or record.has(MANAGED) or record.has(KEEP)):
             return
         now = self.clock()
-        book = self._book(node)
+        book = self._books.open(node)
         book.depart(record, now)
         if is_known:
             book.undone[record.uid] = now
@@ -92,22 +109,21 @@ class DeletionReconciler:
 
     def pod_lost(self, record: PodRecord) -> None:
         """See PodListener."""
-        book = self._books.get(record.node)
+        book = self._books.find(record.node)
         if book is not None:
             book.lose(record)
 
     def set_changed(self, set_uid: str) -> None:
         """A set began or ceased to be, was suspended or woken: what is kept for it may be decided otherwise now."""
-        for node, book in self._books.items():
-            if book.reply is not None and any(s.owner and s.owner.set_uid == set_uid for s in book.reply.found):
-                self.syncs.add(node)  # What was kept since is not in the last answer.
+        for node in self._books.with_copies_of_set(set_uid):
+            self.syncs.add_after(node, self._pace.gather)  # What was kept since is not in the last answer.
 
     def release_brake(self) -> int:
         """A person's word: what the brake holds now goes on. Return how many purges that is."""
         count = self.brake.release()
-        for node, book in self._books.items():
+        for book in self._books:
             if book.undone:
-                self.decisions.add(node)
+                self.decisions.add(book.node)
         return count
 
     # Work.
@@ -121,14 +137,14 @@ class DeletionReconciler:
             group.create_task(
                 self.retains.run(self._refusals.guarded("RetainSnapshots", self._retain), workers=workers)
             )
-            group.create_task(self._run_sweep())
+            group.create_task(self._sweep.run())
 
     async def _sync(self, node: str) -> None:
         """Tell one agent its owners and keep its answer for decisions."""
         channel = self._channels.channel(node)
         if channel is None or not self._may_act():
             return  # The sweep comes back to it.
-        book = self._book(node)
+        book = self._books.open(node)
         if not self._pods.is_current:
             book.due = True
             return
@@ -148,7 +164,7 @@ class DeletionReconciler:
             book.due = True
             raise
         reply = Reply(epoch, revision, found, frozenset(record.uid for record in named))
-        book.acknowledged(named, reply, channel, self.clock())
+        self._books.acknowledged(book, named, reply, channel, self.clock())
         OWNER_SYNCS.labels("applied").inc()
         if unheard:
             self.syncs.add(node)
@@ -156,7 +172,7 @@ class DeletionReconciler:
 
     async def _decide(self, node: str) -> None:
         """Decide everything that the last answer of one agent leaves open."""
-        book = self._books.get(node)
+        book = self._books.find(node)
         if book is None or book.reply is None or not self._may_act():
             return
         reply = book.reply
@@ -216,7 +232,7 @@ class DeletionReconciler:
     async def _retain(self, name: str) -> None:
         """Make the flag of a pod that was just deleted a promise, without waiting for a sync."""
         node, _, uid = name.partition(" ")
-        book = self._books.get(node)
+        book = self._books.find(node)
         departure = book.departures.get(uid) if book is not None else None
         if book is None or departure is None or departure.settled_at is not None or not self._may_act():
             return
@@ -256,45 +272,10 @@ class DeletionReconciler:
             self._books.clear()
             self.brake.clear()
             return
+        for queue in (self.syncs, self.decisions, self.retains):
+            queue.hasten_all(self._pace.gather)
         for node in self._channels.nodes():
             self.syncs.add(node)
 
     def _may_act(self) -> bool:
         return self._audit_only or self._leadership.epoch is not None
-
-    def _book(self, node: str) -> AgentBook:
-        if node not in self._books:
-            self._books[node] = AgentBook(node)
-        return self._books[node]
-
-    async def _run_sweep(self) -> None:
-        while True:
-            await asyncio.sleep(self._pace.sweep)
-            if self._may_act() and self._pods.is_current:
-                self._sweep(self.clock())
-            self._measure(self.clock())
-
-    def _sweep(self, now: float) -> None:
-        """Have told whoever is connected anew or was not told for long; forget what is over."""
-        for node in self._channels.nodes():
-            channel = self._channels.channel(node)
-            if channel is None:
-                continue
-            book = self._books.get(node)
-            spread = zlib.crc32(node.encode()) % 100 / 100 * self._pace.resync_spread
-            told_at = float("-inf") if book is None or book.due or book.channel is not channel else book.synced_at
-            if now - told_at > self._pace.resync + spread:
-                self.syncs.add(node)
-        for book in list(self._books.values()):
-            is_known = self._channels.is_known(book.node)
-            book.forget(now - self._pace.remember, float("-inf") if is_known else now - self._pace.remember_unknown)
-            if not is_known and not book.departures:
-                del self._books[book.node]
-
-    def _measure(self, now: float) -> None:
-        for name, queue in (("syncs", self.syncs), ("decisions", self.decisions), ("retains", self.retains)):
-            QUEUE_DEPTH.labels(name).set(len(queue))
-        undone = [since for book in self._books.values() if book.undone for since in book.undone.values()]
-        UNDONE.set(len(undone))
-        OLDEST_UNDONE.set(now - min(undone, default=now))
-        BRAKED.set(self.brake.waiting)

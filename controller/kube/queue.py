@@ -77,6 +77,22 @@ class WorkQueue:
         self._failures.pop(name, None)
         self._blocked_until.pop(name, None)
 
+    def hasten(self, name: str) -> None:
+        """What made this name fail is over: it waits for its backoff no longer, and its failures are forgotten."""
+        self._failures.pop(name, None)
+        if self._blocked_until.pop(name, None) is not None:
+            self.add(name)
+
+    def hasten_all(self, within_seconds: float) -> None:
+        """The same for every name, each at a moment of its own within so many seconds."""
+        now = self._clock()
+        for name, blocked in list(self._blocked_until.items()):
+            self._failures.pop(name, None)
+            at = now + random.uniform(0.0, within_seconds)  # noqa: S311 - spreads load, no secret
+            if at < blocked:
+                self._blocked_until[name] = at
+                self._schedule(name, at)
+
     def failures(self, name: str) -> int:
         """How often in a row this name has failed."""
         return self._failures.get(name, 0)

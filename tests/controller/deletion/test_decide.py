@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.snapshot_words import Owner, PurgeReason, ReleaseReason, RetainReason
-from controller.deletion.decide import (
-    DISRUPTION_TTL_SECONDS,
-    RENEW_BELOW_SECONDS,
-    decide,
-    is_touchable,
-    is_true,
-    last_version,
-)
+from controller.deletion.decide import DISRUPTION_TTL_SECONDS, RENEW_BELOW_SECONDS, decide
 from controller.deletion.model import (
     NO_SET,
     Action,
@@ -28,6 +21,7 @@ from controller.deletion.model import (
     SetFacts,
     SetStanding,
 )
+from controller.deletion.words import is_touchable, is_true, last_version
 
 HERE, THERE = "host-1", "host-2"
 OWNER = Owner("uid-1", "shop", "web-0", "vk-shop-web-0", managed=True, set_name="web", set_uid="set-1")
