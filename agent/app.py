@@ -18,7 +18,7 @@ from agent.resources.message import report_message
 from agent.resources.metrics import ResourceMetrics
 from agent.resources.monitor import HostMonitor, ProbesFailedError, host_report
 from agent.resources.reader import ResourceReader, StorageInputs
-from agent.resources.report import with_transition_times
+from agent.resources.report import HostReport, with_transition_times
 from agent.resources.service import SERVICE_NAME, NodeResourcesService
 from agent.rpc.authorization import Authorization
 from agent.rpc.guard import CallGuard
@@ -61,7 +61,7 @@ def node_ip(settings: Settings) -> str | None:
     return settings.node_ip or first_ipv4_address()
 
 
-def probe_once(settings: Settings) -> pb.NodeResourcesReport:
+def read_host_once(settings: Settings) -> HostReport:
     """Read the host once, without a server; raises `StartError` when a resource cannot be read."""
     facts = read_facts(settings.procfs, settings.sysfs, settings.etcfs)
     reader = ResourceReader(settings)
@@ -71,8 +71,12 @@ def probe_once(settings: Settings) -> pb.NodeResourcesReport:
     if resources is None:
         raise StartError("\n".join(str(problem) for problem in reader.problems))
     report = host_report(settings, facts, node_ip(settings) or "", resources, reader.problems)
-    dated = replace(report, conditions=with_transition_times(report.conditions, (), time.time()))
-    return report_message(dated, instance_id="", revision=0)
+    return replace(report, conditions=with_transition_times(report.conditions, (), time.time()))
+
+
+def probe_once(settings: Settings) -> pb.NodeResourcesReport:
+    """Return the message that would be served after one reading; raises `StartError`."""
+    return report_message(read_host_once(settings), instance_id="", revision=0)
 
 
 async def serve(settings: Settings) -> None:

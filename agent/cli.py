@@ -1,4 +1,4 @@
-"""The command line of the agent: serve, probe, explain, config, snapshots, accept, certs.
+"""The command line of the agent: serve, probe, explain, config, snapshots, accept, certs, doctor.
 
 Why this exists: it turns words into settings and errors into sentences with an exit status, and holds no logic of its
 own. What a command needs is imported when that command runs, so that `serve` starts without what only `probe` prints
@@ -28,6 +28,7 @@ _LAZY = {
     "snapshots": "agent.snapshot_commands:snapshots",
     "accept": "agent.accept_commands:accept",
     "certs": "agent.certs_commands:certs",
+    "doctor": "agent.doctor_commands:doctor",
 }
 
 

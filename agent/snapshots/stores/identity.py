@@ -82,6 +82,11 @@ class StoreIdentity:
                 marker_id = None
             return marker_id or self._write_marker(root)
 
+    def marker(self) -> str | None:
+        """Return the id of the marker, None where none is; takes no lock and writes nothing."""
+        with self.root() as root:
+            return self._read_marker(root)
+
     @contextlib.contextmanager
     def checked_root(self) -> Iterator[int]:
         """Give the open directory if it is still the opened store's, else raise StoreUnavailableError.

@@ -1,0 +1,1 @@
+"""What `doctor` looks at: the host, the ways in, the snapshots; beside a running agent or without one."""
