@@ -35,6 +35,9 @@ MODULES = {
     "snapshot-large-purge": "benchmarks.snapshots_large_purge",
     "snapshot-collect": "benchmarks.snapshots_collect",
     "deletion-watch": "benchmarks.deletion_watch",
+    "deletion-answer": "benchmarks.deletion_answer",
+    "deletion-everything": "benchmarks.deletion_everything",
+    "deletion-start": "benchmarks.deletion_start",
 }
 
 

@@ -28,7 +28,7 @@ from cocoonstack.node.v1 import snapshot_cache_pb2 as snapshot_pb
 HEARTBEAT_SECONDS = 10
 _PAGE_BYTES = 4096
 _GI = 1 << 30
-_SERVER_OPTIONS = (
+SERVER_OPTIONS = (
     # As the agent's: clients ping every 20 s, without calls too, and must not be sent away for it.
     ("grpc.http2.min_ping_interval_without_data_ms", 5000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -169,7 +169,7 @@ async def _sync_owners(request: bytes, context: object) -> bytes:
 
 
 async def _start(agent: SimulatedAgent) -> tuple[grpc.aio.Server, int]:
-    server = grpc.aio.server(options=_SERVER_OPTIONS)
+    server = grpc.aio.server(options=SERVER_OPTIONS)
     services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {
         "cocoonstack.node.v1.NodeResources": {
             "GetNodeResources": grpc.unary_unary_rpc_method_handler(agent.get),
