@@ -29,6 +29,9 @@ from controller.kube.errors import KubeError
 from controller.kube.leadership import Leadership
 from controller.kube.queue import WorkQueue
 
+# Its next pod lives elsewhere. What it said last is history then, also when that next pod is gone one day.
+_MOVED_ON = (4, 5)
+
 
 class DeletionReconciler:
     """`run` until cancelled. It is the `PodListener` of the pods it is given, which may call it at any time."""
@@ -117,6 +120,10 @@ class DeletionReconciler:
         """A set began or ceased to be, was suspended or woken: what is kept for it may be decided otherwise now."""
         for node in self._books.with_copies_of_set(set_uid):
             self.syncs.add_after(node, self._pace.gather)  # What was kept since is not in the last answer.
+
+    def undone(self) -> set[str]:
+        """Return the UIDs of owners whose snapshots wait for a decision to be carried out."""
+        return {uid for book in self._books for uid in book.undone}
 
     def release_brake(self) -> int:
         """A person's word: what the brake holds now goes on. Return how many purges that is."""
@@ -211,6 +218,8 @@ class DeletionReconciler:
                 reply.done.add(uid)
                 book.setbacks = 0
             self._settled(book, uid, settlement.decision.action)
+            if settlement.decision.row in _MOVED_ON:
+                book.departures.pop(uid, None)
             return
         book.undone.setdefault(uid, self.clock())
         if outcome is Outcome.LATER:
@@ -225,9 +234,11 @@ class DeletionReconciler:
             if departure.settled_at is None and departure.heard and uid not in reply.told and uid not in named:
                 self._settled(book, uid, Action.NOTHING)
                 self._look_again(book.node, departure)
-        for uid in [uid for uid in book.undone if uid not in named and uid not in book.departures]:
-            # Found by an earlier sync and gone since.
-            self._settled(book, uid, Action.NOTHING)
+        for uid in [uid for uid in book.undone if uid not in named]:
+            # Found by an earlier sync and gone since, perhaps by what an earlier answer led to.
+            gone = book.departures.get(uid)
+            if gone is None or gone.settled_at is not None:
+                self._settled(book, uid, Action.NOTHING)
 
     async def _retain(self, name: str) -> None:
         """Make the flag of a pod that was just deleted a promise, without waiting for a sync."""

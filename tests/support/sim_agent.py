@@ -28,7 +28,10 @@ class SimSnapshot:
 
 
 class SimAgent:
-    """One node's cache. `on_purge` hears of each snapshot right before it is removed."""
+    """One node's cache. `on_purge` hears of each snapshot right before it is removed.
+
+    `syncs` counts those applied; without `answers` it is silent.
+    """
 
     def __init__(self, node: str, wall: Callable[[], float], on_purge: Callable[[str, SimSnapshot], None]) -> None:
         self.node = node
@@ -41,6 +44,8 @@ class SimAgent:
         self._superseded: set[str] = set()
         self._applied: SyncPoint | None = None
         self._written = 0
+        self.syncs = 0
+        self.answers = True
 
     def write(self, vm_name: str, writer: str) -> None:
         """A runtime writes a VM's hibernate image, in place of the one before."""
@@ -57,6 +62,7 @@ class SimAgent:
         """Apply a sync."""
         authority = admit(self._authority, caller)
         point = order_sync(authority, caller, revision)
+        self.syncs += 1
         after, moment = OwnerSet(owner for owner in owners), self._moment()
         for name, snapshot in self.snapshots.items():
             decision = decide_sync(
@@ -134,6 +140,11 @@ class SimAgent:
     def retained(self, name: str) -> bool:
         """Whether a promise holds for this snapshot."""
         return bool(live_retentions(self.snapshots[name].facts, self._moment()))
+
+    def reason(self, name: str) -> RetainReason | None:
+        """Why a snapshot is kept, None when no promise holds for it."""
+        kept = strongest(live_retentions(self.snapshots[name].facts, self._moment()))
+        return kept.reason if kept is not None else None
 
     def _found(self, snapshot: SimSnapshot) -> FoundSnapshot:
         kept = strongest(live_retentions(snapshot.facts, self._moment()))

@@ -157,7 +157,7 @@ class Network:
         fault = world.chance.random() < world.trouble
         if fault and world.chance.random() < 0.4:
             await asyncio.sleep(world.chance.uniform(0, 30))
-        if node not in world.channels or (fault and world.chance.random() < 0.3):
+        if node not in world.channels or not world.agents[node].answers or (fault and world.chance.random() < 0.3):
             raise AgentUnreachableError(node, "Unavailable", "cut off")
         try:
             result = work(world.agents[node], caller)
@@ -177,11 +177,12 @@ class Network:
 class SimController:
     """One controller process; `kill` ends it as SIGKILL does."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, days: bool = False) -> None:
+        """With `days` everything that happens every second or two happens every few minutes."""
         loop = asyncio.get_running_loop()
         client = SimClient(world.api, world.chance, lambda: world.trouble)
         kube = cast("KubeClient", client)
-        times = ElectionTimes()
+        times = ElectionTimes(1000, 700, 200) if days else ElectionTimes()
         self.elector = Elector(LeaseClient(world.lease, self._fault(world)), times=times, clock=loop.time)
         network = Network(world, self.elector.leadership)
         limits = ReflectorLimits(first_backoff_seconds=0.2, max_backoff_seconds=5)
@@ -201,7 +202,7 @@ class SimController:
             recover=self.elector.recover,
             actions=actions,
             brake=brake,
-            pace=Pace(workers=8),
+            pace=Pace(workers=8, sweep=100) if days else Pace(workers=8),
             clock=loop.time,
             wall=loop.time,
         )

@@ -263,6 +263,7 @@ async def simulate(seed: int) -> World:
     leaders = [each for each in chaos.controllers if each.elector.leadership.epoch is not None]
     if len(leaders) != 1:
         world.wrongs.append(f"{len(leaders)} leaders in the end")
+    world.wrongs += [f"{uid} is undone in the end" for leader in leaders for uid in sorted(leader.reconciler.undone())]
     _judge(world)
     for controller in chaos.controllers:
         await controller.kill()
