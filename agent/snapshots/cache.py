@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from agent.snapshots import cache_purge, cache_retain, cache_sync
 from agent.snapshots.authority import Caller
+from agent.snapshots.cache_candidates import disk_use
 from agent.snapshots.cache_collect import (
     CollectedItem,
     CollectionSummary,
     CollectionTrigger,
     Collector,
-    disk_use,
 )
 from agent.snapshots.cache_core import CacheCore, CrashPoint, no_crash
 from agent.snapshots.cache_purge import PurgeRequest, PurgeResult
@@ -96,14 +96,14 @@ class SnapshotCache:
         """
         await open_ledger(self.core, self._refresher)
         with contextlib.suppress(StoreUnavailableError):
-            await self.core.exclusively(lambda: open_store(self.core, self._refresher))
+            await self.core.turns.exclusively(lambda: open_store(self.core, self._refresher))
         self._begun = True
 
     async def close(self) -> None:
         """Let what has begun come to its end, and close store and ledger. May be repeated."""
         self.core.closed = True
         self.core.feed.wake_all()
-        await self.core.settle_running()
+        await self.core.turns.settle_running()
         await self.core.flush()
         await self.core.close_parts()
 
@@ -227,13 +227,13 @@ class SnapshotCache:
         """Notice what has changed in the store, or read it whole; raises StoreUnavailableError."""
         await self._opened()
         if everything:
-            await self.core.exclusively(self._refresher.look_at_everything)
+            await self.core.turns.exclusively(self._refresher.look_at_everything)
         elif await self._refresher.sees_change():
-            await self.core.exclusively(self._refresher.look_for_changes)
+            await self.core.turns.exclusively(self._refresher.look_for_changes)
 
     async def settle(self) -> None:
         """Let promises end whose time is over, and commit what was observed."""
-        await self.core.exclusively(self._settle)
+        await self.core.turns.exclusively(self._settle)
 
     async def maintain_ledger(self) -> None:
         """Keep the ledger's files small. Raises LedgerUnavailableError."""
@@ -241,7 +241,7 @@ class SnapshotCache:
 
     async def confirm_clock(self) -> None:
         """Believe the wall clock again, by a person's word."""
-        await self.core.exclusively(self._confirm_clock)
+        await self.core.turns.exclusively(self._confirm_clock)
 
     async def _settle(self) -> None:
         self.core.expire()
@@ -255,7 +255,7 @@ class SnapshotCache:
         """Open the store again if it was not available."""
         self._require_begun()
         if self.core.store_fault is not None:
-            await self.core.exclusively(self._open_again)
+            await self.core.turns.exclusively(self._open_again)
 
     async def _open_again(self) -> None:
         # Of many callers that wait for the lock, the first opens it for all.

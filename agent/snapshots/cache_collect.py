@@ -10,27 +10,24 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
 from agent.snapshots.authority import Caller, admit
+from agent.snapshots.cache_candidates import candidate_of, disk_use, picture_is_complete
 from agent.snapshots.cache_core import CacheCore
 from agent.snapshots.cache_refresh import Refresher
-from agent.snapshots.cache_removal import remove_snapshot, require_ledger
+from agent.snapshots.cache_removal import BegunRemoval, end_removal, remove_snapshot, require_ledger
 from agent.snapshots.cache_settings import CollectionMode
 from agent.snapshots.collection import (
-    Candidate,
-    CollectionRank,
     CollectionReason,
-    DiskUse,
     PlannedRemoval,
     Policy,
     is_collectable,
     plan_collection,
     pressure_of,
-    rank_of,
 )
 from agent.snapshots.errors import LedgerUnavailableError, SnapshotError, StoreUnavailableError, TooManyRequestsError
 from agent.snapshots.inventory import KnownSnapshot
 from agent.snapshots.ledger_rows import LedgerChange
 from agent.snapshots.model import DeferredReason, Retention, SnapshotState
-from agent.snapshots.ownership import is_foreign
+from agent.snapshots.stores.contract import Removal
 
 MAX_WAITING = 4
 _COLLECTABLE = (SnapshotState.UNCLAIMED, SnapshotState.INVALID, SnapshotState.RETAINED)
@@ -132,7 +129,7 @@ class Collector:
             self._turn.release()
 
     async def _prepare(self, caller: Caller, policy: Policy | None, *, dry_run: bool) -> tuple[str, list[_Doomed]]:
-        return await self._core.exclusively(lambda: self._plan(caller, policy, dry_run=dry_run))
+        return await self._core.turns.exclusively(lambda: self._plan(caller, policy, dry_run=dry_run))
 
     async def _plan(self, caller: Caller, policy: Policy | None, *, dry_run: bool) -> tuple[str, list[_Doomed]]:
         """Return why nothing may be done, or the plan. Called under the lock."""
@@ -146,7 +143,7 @@ class Collector:
         core.expire()
         if not dry_run and authority != core.state.authority:
             await core.commit(LedgerChange(state=replace(core.state, authority=authority)))
-        if not _picture_is_complete(core):
+        if not picture_is_complete(core):
             return DeferredReason.OWNER_SYNC_BEHIND.value, []
         return await self._planned(core.settings.policy if policy is None else policy)
 
@@ -156,7 +153,7 @@ class Collector:
         if not policy and not pressure:
             return DeferredReason.NO_POLICY.value, []
         moment = core.moment()
-        candidates = [_candidate(core, record) for record in core.inventory.in_states(*_COLLECTABLE)]
+        candidates = [candidate_of(core, record) for record in core.inventory.in_states(*_COLLECTABLE)]
         plan = await core.in_store(
             plan_collection, candidates, policy, pressure, moment, grace_seconds=core.settings.grace_seconds
         )
@@ -170,9 +167,25 @@ class Collector:
         return "", doomed
 
     async def _remove(self, doomed: _Doomed) -> CollectedItem:
-        return await self._core.exclusively(lambda: self._remove_if_unchanged(doomed))
+        return await self._core.turns.one_removal(lambda: self._remove_in_turn(doomed))
 
-    async def _remove_if_unchanged(self, doomed: _Doomed) -> CollectedItem:
+    async def _remove_in_turn(self, doomed: _Doomed) -> CollectedItem:
+        """Remove one item, without the lock while the store takes its time."""
+        core = self._core
+        if not core.store.removes_at_once:
+            await core.in_store(core.store.wait_for_resumed)
+        async with core.turns.lock:
+            step = await self._remove_if_unchanged(doomed)
+        if not isinstance(step, BegunRemoval):
+            return step
+        await step.wait()
+        async with core.turns.lock:
+            try:
+                return self._removed(doomed, end_removal(core, step))
+            except SnapshotError as error:
+                return await self._failed(doomed, error)
+
+    async def _remove_if_unchanged(self, doomed: _Doomed) -> CollectedItem | BegunRemoval:
         """Remove one item if it is still what the plan saw. Called under the lock."""
         core = self._core
         core.expire()
@@ -185,69 +198,23 @@ class Collector:
             if changed or record is None:
                 return _done(doomed.item, CollectionOutcome.SKIPPED, changed)
             removal = await remove_snapshot(core, record)
-        except (StoreUnavailableError, LedgerUnavailableError) as error:
-            return _done(doomed.item, CollectionOutcome.FAILED, str(error))
         except SnapshotError as error:
-            await self._refresher.look_at([doomed.item.name])
-            return _done(doomed.item, CollectionOutcome.SKIPPED, str(error))
+            return await self._failed(doomed, error)
+        return removal if isinstance(removal, BegunRemoval) else self._removed(doomed, removal)
+
+    async def _failed(self, doomed: _Doomed, error: SnapshotError) -> CollectedItem:
+        if isinstance(error, StoreUnavailableError | LedgerUnavailableError):
+            return _done(doomed.item, CollectionOutcome.FAILED, str(error))
+        await self._refresher.look_at([doomed.item.name])
+        return _done(doomed.item, CollectionOutcome.SKIPPED, str(error))
+
+    def _removed(self, doomed: _Doomed, removal: Removal) -> CollectedItem:
         if removal.already_gone:
             return _done(doomed.item, CollectionOutcome.SKIPPED, "it is gone")
-        counters, reason = core.counters, doomed.item.reason
+        counters, reason = self._core.counters, doomed.item.reason
         counters.collected[reason] = counters.collected.get(reason, 0) + 1
         counters.collected_bytes[reason] = counters.collected_bytes.get(reason, 0) + doomed.item.bytes
         return _done(doomed.item, CollectionOutcome.REMOVED, "")
-
-
-async def disk_use(core: CacheCore) -> DiskUse:
-    """Return how full the store's file system is. Raises StoreUnavailableError."""
-    usage = await core.in_store(core.store.usage)
-    return DiskUse(
-        total_bytes=usage.total_bytes,
-        available_bytes=usage.available_bytes,
-        trash_bytes=core.store.trash_bytes(),
-        total_inodes=usage.total_inodes,
-        available_inodes=usage.available_inodes,
-    )
-
-
-def reclaimable_bytes(core: CacheCore) -> int:
-    """Return what a collection gives back by removing what is retained with a verified backup, in bytes.
-
-    Only what it would really take: nothing foreign or unreadable, nothing kept after a disruption, and nothing at all
-    while collections do not remove.
-    """
-    if core.settings.collection is not CollectionMode.ON:
-        return 0
-    candidates = (_candidate(core, record) for record in core.inventory.in_states(SnapshotState.RETAINED))
-    return sum(
-        one.exclusive_bytes
-        for one in candidates
-        if rank_of(one) is CollectionRank.BACKED_UP and is_collectable(one, core.moment())
-    )
-
-
-def _picture_is_complete(core: CacheCore) -> bool:
-    if core.state.everything_in_use:
-        return False
-    if core.knowledge().fresh:
-        return True
-    return core.settings.standalone and core.state.authority.epoch is None
-
-
-def _candidate(core: CacheCore, record: KnownSnapshot) -> Candidate:
-    owner = record.facts.owner
-    return Candidate(
-        name=record.name,
-        state=record.state,
-        exclusive_bytes=record.entry.exclusive_bytes,
-        last_use_at=record.last_use_at,
-        unclaimed_at=record.facts.unclaimed_at,
-        retentions=record.facts.retentions,
-        shared_files=record.entry.linked_files,
-        foreign=owner is not None and is_foreign(owner, core.settings.trusted_vm_prefixes),
-        unreadable=record.is_unreadable,
-        restoring=core.is_restoring(record),
-    )
 
 
 def _why_not(core: CacheCore, doomed: _Doomed, record: KnownSnapshot | None) -> str:
@@ -260,10 +227,10 @@ def _why_not(core: CacheCore, doomed: _Doomed, record: KnownSnapshot | None) -> 
         return "its retention has changed"
     if core.is_restoring(record) or record.last_use_at != doomed.item.last_use_at:
         return "it has been used since the plan was made"
-    collectable = is_collectable(_candidate(core, record), core.moment(), core.settings.grace_seconds)
+    collectable = is_collectable(candidate_of(core, record), core.moment(), core.settings.grace_seconds)
     if record.state is not doomed.state or not collectable:
         return f"it is {record.state.name} now"
-    if not _picture_is_complete(core):
+    if not picture_is_complete(core):
         return "the last owner sync is too old"
     return ""
 

@@ -6,13 +6,14 @@ memory; a change that could not be committed has not happened.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
 from agent.snapshots.cache_journal import Journal
 from agent.snapshots.cache_settings import CacheSettings
+from agent.snapshots.cache_turns import Turns
 from agent.snapshots.clock import Clock, ClockWatch
 from agent.snapshots.collection import CollectionReason
 from agent.snapshots.errors import SnapshotError, StoreUnavailableError
@@ -68,7 +69,7 @@ class CacheCore:
         self.crash_point = crash_point
         self.feed = ChangeFeed()
         self.inventory = Inventory(self._changed)
-        self.lock = asyncio.Lock()
+        self.turns = Turns()
         self.counters = CacheCounters()
         self.owners = OwnerSet()
         self.engine_in_use: frozenset[str] = frozenset()
@@ -82,7 +83,6 @@ class CacheCore:
         self.closed = False
         self._verified_boot: dict[SnapshotKey, float] = {}
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="snapshot-store")
-        self._running: set[asyncio.Task[object]] = set()
 
     @property
     def state(self) -> LedgerState:
@@ -94,7 +94,7 @@ class CacheCore:
         if self.refusal is not None:
             raise self.refusal
 
-    # Threads and the lock ----------------------------------------------------------------------------------------
+    # Threads ----------------------------------------------------------------------------------------
 
     async def in_store(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a blocking call of the store in a thread; remember when the store is not available."""
@@ -103,26 +103,6 @@ class CacheCore:
         except StoreUnavailableError as error:
             self.note_store_fault(error)
             raise
-
-    async def exclusively(self, use_case: Callable[[], Awaitable[_T]]) -> _T:
-        """Run a use case under the lock, to its end even when the caller stops waiting for it."""
-        await self.lock.acquire()
-
-        async def run() -> _T:
-            try:
-                return await use_case()
-            finally:
-                self.lock.release()
-
-        task = asyncio.ensure_future(run())
-        self._running.add(task)
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
-
-    async def settle_running(self) -> None:
-        """Wait for use cases that have begun."""
-        while self._running:
-            await asyncio.wait(set(self._running))
 
     async def close_parts(self) -> None:
         """Close store and ledger and end the threads. May be repeated."""
@@ -279,9 +259,3 @@ class CacheCore:
         revision = self.feed.publish(name)
         if record is not None:
             record.revision = revision
-
-    def _ended(self, task: "asyncio.Task[object]") -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            # The caller may have stopped waiting; then nobody else looks at the outcome.
-            task.exception()

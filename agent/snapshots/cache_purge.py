@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 from agent.snapshots.authority import Caller, admit
 from agent.snapshots.cache_core import CacheCore
 from agent.snapshots.cache_refresh import Refresher
-from agent.snapshots.cache_removal import remove_as_known, remove_snapshot, require_ledger
+from agent.snapshots.cache_removal import (
+    BegunRemoval,
+    end_removal,
+    remove_as_known,
+    remove_snapshot,
+    require_ledger,
+)
 from agent.snapshots.errors import (
     InvalidFieldError,
     LedgerUnavailableError,
@@ -59,13 +65,13 @@ class PurgeResult:
 async def purge(
     core: CacheCore, refresher: Refresher, request: PurgeRequest, caller: Caller
 ) -> tuple[PurgeResult, ...]:
-    """Purge, and return one result a snapshot, sorted by name. Takes the lock.
+    """Purge, and return one result a snapshot, sorted by name. Takes its turn among removals, and the lock.
 
     Raises InvalidNameError, InvalidFieldError, WrongClusterError, StaleControllerEpochError, and for a person
     StoreUnavailableError and LedgerUnavailableError, where a controller is told DEFERRED.
     """
     _validate(request, caller)
-    results = await core.exclusively(lambda: _purge(core, refresher, request, caller))
+    results = await core.turns.one_removal(lambda: _purge_in_turn(core, refresher, request, caller))
     core.counters.deferred += sum(result.outcome is PurgeOutcome.DEFERRED for result in results)
     return results
 
@@ -83,34 +89,59 @@ def _validate(request: PurgeRequest, caller: Caller) -> None:
             raise InvalidFieldError(f"owner.{field} is required with controller_epoch", field=f"owner.{field}")
 
 
-async def _purge(
+async def _purge_in_turn(
     core: CacheCore, refresher: Refresher, request: PurgeRequest, caller: Caller
 ) -> tuple[PurgeResult, ...]:
+    """Purge without the lock while the store takes its time; whatever is left is looked at and decided again then."""
+    done: dict[str, PurgeResult] = {}
+    if not core.store.removes_at_once:
+        await core.in_store(core.store.wait_for_resumed)
+    while True:
+        async with core.turns.lock:
+            step = await _purge(core, refresher, request, caller, done)
+        if not isinstance(step, BegunRemoval):
+            return step
+        await step.wait()
+        async with core.turns.lock:
+            done[step.record.name] = await _ended(core, refresher, step, person=caller.is_person)
+
+
+async def _purge(
+    core: CacheCore, refresher: Refresher, request: PurgeRequest, caller: Caller, done: dict[str, PurgeResult]
+) -> tuple[PurgeResult, ...] | BegunRemoval:
+    """Purge what is not `done` yet. Called under the lock."""
     core.require_acceptance()
     authority = admit(core.state.authority, caller)
     names = [name for name in owned_names(request.owner.vm_name) if owning_vm(name)]
     point = None if caller.epoch is None else SyncPoint(caller.epoch, request.sync_revision)
     order = PurgeOrder(request.owner, point, request.force)
-    if not caller.is_person and not request.dry_run and authority == core.state.authority:
-        done = await _purge_as_known(core, refresher, order, names)
-        if done is not None:
-            return done
+    is_plain = not caller.is_person and not request.dry_run and authority == core.state.authority
+    if is_plain and core.store.removes_at_once:
+        as_known = await _purge_as_known(core, refresher, order, names)
+        if as_known is not None:
+            return as_known
     try:
         await _look(core, refresher, names, caller)
     except (StoreUnavailableError, LedgerUnavailableError) as error:
         if caller.is_person:
             raise
-        return (_deferred(request.owner.vm_name, error),)
+        return (*done.values(), _deferred(request.owner.vm_name, error))
     if not request.dry_run and authority != core.state.authority:
         await core.commit(LedgerChange(state=replace(core.state, authority=authority)))
-    results = []
+    untouched: dict[str, PurgeResult] = {}
     for record in _snapshots_of(core, names):
+        if record.name in done:
+            continue
         decision = _decide(core, order, record)
         if decision.removes and not request.dry_run:
-            results.append(await _remove(core, refresher, record, person=caller.is_person))
+            result = await _remove(core, refresher, record, person=caller.is_person)
+            if isinstance(result, BegunRemoval):
+                return result
+            done[record.name] = result
         else:
-            results.append(_untouched(record, decision))
-    return tuple(results) or (
+            untouched[record.name] = _untouched(record, decision)
+    results = done | untouched
+    return tuple(results[name] for name in sorted(results)) or (
         PurgeResult(request.owner.vm_name, PurgeOutcome.NOTHING_TO_PURGE, message="the VM has no snapshot here"),
     )
 
@@ -174,15 +205,34 @@ def _decide(core: CacheCore, order: PurgeOrder, record: KnownSnapshot) -> PurgeD
     )
 
 
-async def _remove(core: CacheCore, refresher: Refresher, record: KnownSnapshot, *, person: bool) -> PurgeResult:
+async def _remove(
+    core: CacheCore, refresher: Refresher, record: KnownSnapshot, *, person: bool
+) -> PurgeResult | BegunRemoval:
     outcome: Removal | SnapshotError
     try:
-        outcome = await remove_snapshot(core, record)
+        removal = await remove_snapshot(core, record)
+        if isinstance(removal, BegunRemoval):
+            return removal
+        outcome = removal
     except SnapshotError as error:
-        if person and isinstance(error, StoreUnavailableError | LedgerUnavailableError):
-            raise
-        outcome = error
+        outcome = _told(error, person=person)
     return await _result(core, refresher, record, outcome)
+
+
+async def _ended(core: CacheCore, refresher: Refresher, begun: BegunRemoval, *, person: bool) -> PurgeResult:
+    outcome: Removal | SnapshotError
+    try:
+        outcome = end_removal(core, begun)
+    except SnapshotError as error:
+        outcome = _told(error, person=person)
+    return await _result(core, refresher, begun.record, outcome)
+
+
+def _told(error: SnapshotError, *, person: bool) -> SnapshotError:
+    """Return what becomes a result; a person is told of a store or a ledger that cannot be used by its error."""
+    if person and isinstance(error, StoreUnavailableError | LedgerUnavailableError):
+        raise error
+    return error
 
 
 async def _result(

@@ -3,16 +3,18 @@
 Why this exists: purge and collection decide differently and remove alike. What the engine uses is asked again right
 before; the store compares that exactly the snapshot decided about still stands under the name, and its removal is its
 own durable record. So a ledger whose disk is full does not stand in the way of the removal that gives space back; any
-other fault of the ledger does. Called under the core's lock.
+other fault of the ledger does. Called under the core's lock; what takes long goes on without it.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from agent.snapshots.cache_core import CacheCore
 from agent.snapshots.errors import LedgerUnavailableError, SnapshotError, SnapshotInUseError, quoted
 from agent.snapshots.inventory import KnownSnapshot
 from agent.snapshots.ledger_rows import LedgerChange
-from agent.snapshots.stores.contract import Removal, Store, StoredSnapshot
+from agent.snapshots.stores.contract import Removal, Store, StoredSnapshot, nothing
 
 _DISK_FULL = "SQLITE_FULL"
 
@@ -26,8 +28,20 @@ async def require_ledger(core: CacheCore) -> None:
         raise fault
 
 
-async def remove_snapshot(core: CacheCore, record: KnownSnapshot) -> Removal:
-    """Remove exactly this snapshot.
+@dataclass(frozen=True, slots=True)
+class BegunRemoval:
+    """A removal that was decided under the lock and goes on without it: nothing can keep the store from it now."""
+
+    record: KnownSnapshot
+    work: "asyncio.Future[Removal]"
+
+    async def wait(self) -> None:
+        """Return when the store is done, whatever became of it; `end_removal` tells."""
+        await asyncio.wait({self.work})
+
+
+async def remove_snapshot(core: CacheCore, record: KnownSnapshot) -> Removal | BegunRemoval:
+    """Remove exactly this snapshot, or as much of that as takes no long time.
 
     Raises SnapshotInUseError, SnapshotChangedError, SnapshotPendingError, StoreUnavailableError or
     LedgerUnavailableError; then the snapshot still stands.
@@ -40,13 +54,42 @@ async def remove_snapshot(core: CacheCore, record: KnownSnapshot) -> Removal:
             raise
     _show_purging(core, [record], purging=True)
     core.crash_point("removal-before-store")
+    loop, has_begun = asyncio.get_running_loop(), asyncio.Event()
+    work = asyncio.ensure_future(
+        core.in_store(_remove_unless_used, core.store, record.entry, lambda: loop.call_soon_threadsafe(has_begun.set))
+    )
+    begun = BegunRemoval(record, work)
+    core.turns.removal_began(record.name)
+    if not core.store.removes_at_once:
+        waiting = asyncio.ensure_future(has_begun.wait())
+        await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if not work.done():
+            return begun
+    await begun.wait()
+    return end_removal(core, begun)
+
+
+def end_removal(core: CacheCore, begun: BegunRemoval) -> Removal:
+    """Note what has become of a removal that has come to its end, and return or raise it as `remove_snapshot` does.
+
+    Another snapshot may stand under the name by now. Called under the lock.
+    """
+    record = core.inventory.get(begun.record.name)
+    is_the_same = record is not None and record.key == begun.record.key
     try:
-        removal = await core.in_store(_remove_unless_used, core.store, record.entry)
+        removal = begun.work.result()
     except SnapshotError:
-        _show_purging(core, [record], purging=False)
+        if record is not None and is_the_same:
+            _show_purging(core, [record], purging=False)
         raise
+    finally:
+        core.turns.removal_ended(begun.record.name)
     core.crash_point("removal-after-store")
-    core.forget(record)
+    if is_the_same:
+        core.forget(begun.record)
+    else:
+        core.journal.forget(begun.record.key)
     return removal
 
 
@@ -55,18 +98,20 @@ async def remove_as_known(
 ) -> list[Removal | SnapshotError] | None:
     """Remove these snapshots in one turn of one thread, if the store shows all the names as they are known.
 
+    Only for a store that removes at once: the ledger's thread does it, and everybody waits for that.
     Returns the outcome of each, or None when it shows them otherwise; then, and when StoreUnavailableError or
     LedgerUnavailableError is raised, nothing was removed.
     """
     known = core.known_entries(names)
 
     def work(commit: Callable[[], None]) -> list[Removal | SnapshotError] | None:
-        if core.store.rescan(names) != known:
-            return None
-        core.crash_point("removal-before-commit")
-        commit()
-        core.crash_point("removal-before-store")
-        return [_outcome(core.store, record.entry) for record in records]
+        with core.store.held():
+            if core.store.rescan(names) != known:
+                return None
+            core.crash_point("removal-before-commit")
+            commit()
+            core.crash_point("removal-before-store")
+            return [_outcome(core.store, record.entry) for record in records]
 
     _show_purging(core, records, purging=True)
     try:
@@ -103,7 +148,7 @@ def _is_only_full(fault: LedgerUnavailableError) -> bool:
     return fault.metadata.get("cause") == _DISK_FULL
 
 
-def _remove_unless_used(store: Store, entry: StoredSnapshot) -> Removal:
+def _remove_unless_used(store: Store, entry: StoredSnapshot, begun: Callable[[], object] = nothing) -> Removal:
     if entry.snapshot_id and entry.snapshot_id in store.in_use_ids():
         raise SnapshotInUseError(f"the engine says that a VM uses snapshot {quoted(entry.name)}")
-    return store.remove(entry)
+    return store.remove(entry, begun)

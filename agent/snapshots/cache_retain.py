@@ -47,11 +47,18 @@ async def retain(core: CacheCore, refresher: Refresher, request: RetainRequest, 
         raise InvalidFieldError("owner.pod_uid is required with controller_epoch", field="owner.pod_uid")
     if request.ttl_seconds is not None and request.ttl_seconds <= 0:
         raise InvalidFieldError("ttl must be positive", field="ttl")
-    return await core.exclusively(lambda: _retain(core, refresher, request, caller))
+    while True:
+        await core.turns.wait_for_removals(owned_names(request.owner.vm_name))
+        done = await core.turns.exclusively(lambda: _retain(core, refresher, request, caller))
+        if done is not None:
+            return done
 
 
-async def _retain(core: CacheCore, refresher: Refresher, request: RetainRequest, caller: Caller) -> Retained:
+async def _retain(core: CacheCore, refresher: Refresher, request: RetainRequest, caller: Caller) -> Retained | None:
+    """Keep, or return None when something of it is being removed: only the end of that tells what there is to keep."""
     core.require_acceptance()
+    if core.turns.is_removing(owned_names(request.owner.vm_name)):
+        return None
     authority = admit(core.state.authority, caller, keeping=True)
     names = [name for name in owned_names(request.owner.vm_name) if is_store_name(name)]
     state = replace(core.state, authority=authority)
@@ -143,7 +150,7 @@ async def release(core: CacheCore, owner: Owner, caller: Caller) -> tuple[KnownS
         require_store_name(owner.vm_name, field="owner.vm_name")
     elif owner.vm_name:
         require_store_name(owner.vm_name, field="owner.vm_name")
-    return await core.exclusively(lambda: _release(core, owner, caller))
+    return await core.turns.exclusively(lambda: _release(core, owner, caller))
 
 
 async def _release(core: CacheCore, owner: Owner, caller: Caller) -> tuple[KnownSnapshot, ...]:
@@ -179,7 +186,7 @@ async def verify(core: CacheCore, refresher: Refresher, name: str, expected_snap
     SnapshotNotFoundError, SnapshotIdMismatchError, SnapshotInvalidError, StoreUnavailableError.
     """
     require_readable_name(name)
-    return await core.exclusively(lambda: _verify(core, refresher, name, expected_snapshot_id))
+    return await core.turns.exclusively(lambda: _verify(core, refresher, name, expected_snapshot_id))
 
 
 async def _verify(core: CacheCore, refresher: Refresher, name: str, expected: str) -> KnownSnapshot:

@@ -46,7 +46,7 @@ async def sync_owners(core: CacheCore, refresher: Refresher, request: SyncReques
     and LedgerUnavailableError; then the owners are those of before.
     """
     owners = _owner_set(request.owners)
-    return await core.exclusively(lambda: _sync(core, refresher, request, owners, caller))
+    return await core.turns.exclusively(lambda: _sync(core, refresher, request, owners, caller))
 
 
 def _owner_set(owners: Sequence[Owner]) -> OwnerSet:

@@ -14,7 +14,7 @@ from common.vm_names import is_own_vm_name
 
 
 def owns_its_name(owner: Owner, trusted_prefixes: tuple[str, ...] = ()) -> bool:
-    """Whether the owner's VM name is its own: made from its namespace and pod name, or with a prefix that is trusted."""
+    """Whether the owner's VM name is its own: made from its namespace and pod name, or with a trusted prefix."""
     return is_own_vm_name(owner.namespace, owner.pod_name, owner.vm_name, trusted_prefixes)
 
 

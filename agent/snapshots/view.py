@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from agent.resources.overlays import KnownVm
 from agent.resources.report import Condition
 from agent.snapshots.cache import SnapshotCache
-from agent.snapshots.cache_collect import reclaimable_bytes
+from agent.snapshots.cache_candidates import reclaimable_bytes
 from agent.snapshots.errors import StoreFault
 from agent.snapshots.upkeep import Upkeep
 

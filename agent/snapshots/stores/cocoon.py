@@ -6,17 +6,12 @@ the marker is checked before every command, and "none" is believed only when its
 """
 
 import contextlib
-import logging
 import os
-import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-import msgspec
-
 from agent.snapshots.errors import (
     SnapshotChangedError,
-    SnapshotError,
     SnapshotNotFoundError,
     SnapshotPendingError,
     StoreFault,
@@ -34,8 +29,9 @@ from agent.snapshots.stores.contract import (
     Removal,
     StoredSnapshot,
     StoreOpening,
+    nothing,
 )
-from agent.snapshots.stores.engine_command import NO_SNAPSHOTS, NO_VMS, EngineRemoval, EngineSettings, list_records
+from agent.snapshots.stores.engine_command import NO_SNAPSHOTS, NO_VMS, EngineSettings, list_records
 from agent.snapshots.stores.engine_layout import (
     SNAPSHOT_DIRECTORY,
     EngineData,
@@ -45,17 +41,14 @@ from agent.snapshots.stores.engine_layout import (
 from agent.snapshots.stores.engine_listing import (
     EngineListing,
     IndexMark,
-    Leftover,
     compare_listings,
     foreign_entries,
-    left_by,
 )
+from agent.snapshots.stores.engine_removals import EngineRemovals
 from agent.snapshots.stores.identity import StoreIdentity
-from agent.snapshots.stores.removal_record import RemovalRecord, RunningRemoval
+from agent.snapshots.stores.removal_record import RemovalRecord
 from agent.snapshots.stores.system_errors import store_unavailable
 from agent.snapshots.stores.usage import file_system_usage
-
-_log = logging.getLogger(__name__)
 
 RECORD_FILE = "cocoon-snapshot-rm"
 # Longer ones are waited for by trying again: meanwhile the agent answers what does not need the store.
@@ -71,6 +64,7 @@ class CocoonStore:
     """
 
     kind = "cocoon"
+    removes_at_once = False
 
     def __init__(
         self, settings: EngineSettings, *, state_dir: str, wait_for_removal_seconds: float = WAIT_FOR_REMOVAL_SECONDS
@@ -78,11 +72,9 @@ class CocoonStore:
         self.location = settings.root_dir
         self._settings = settings
         self._identity = StoreIdentity(os.path.join(settings.root_dir, SNAPSHOT_DIRECTORY))
-        self._record = RemovalRecord(os.path.join(state_dir, RECORD_FILE))
+        record = RemovalRecord(os.path.join(state_dir, RECORD_FILE))
+        self._removals = EngineRemovals(settings, record, self._with_listing, self.in_use_ids)
         self._wait_for_removal_seconds = wait_for_removal_seconds
-        self._removal = threading.Lock()
-        self._unfinished: dict[str, RunningRemoval] = {}
-        self._resuming: threading.Thread | None = None
 
     def open(self, ledger: LedgerIdentity) -> StoreOpening:
         """See `Store.open`."""
@@ -90,13 +82,10 @@ class CocoonStore:
             self._create_snapshot_directory()
         origin = self._identity.open(ledger)
         try:
-            self._record.prepare()
-            self._record.wait_for_end(self._wait_for_removal_seconds)
-            unfinished = self._record.unfinished()
+            self._removals.open(self._wait_for_removal_seconds)
         except StoreUnavailableError:
             self._identity.close()
             raise
-        self._unfinished = {removal.snapshot_id: removal for removal in unfinished}
         return StoreOpening(store_id=self._identity.store_id or "", origin=origin)
 
     def accept(self) -> str:
@@ -110,15 +99,19 @@ class CocoonStore:
 
     def resume(self) -> None:
         """See `Store.resume`."""
-        if self._unfinished and (self._resuming is None or not self._resuming.is_alive()):
-            self._resuming = threading.Thread(target=self._finish_interrupted, name="snapshot-resume", daemon=True)
-            self._resuming.start()
+        self._removals.resume()
+
+    def wait_for_resumed(self) -> None:
+        """See `Store.wait_for_resumed`."""
+        self._removals.wait_for_resumed()
 
     def scan_all(self) -> Inventory:
         """See `Store.scan_all`."""
         return self._with_listing(
             lambda listing: Inventory(
-                entries=tuple(entry for name in listing.names() if (entry := listing.entry(name, self._unfinished))),
+                entries=tuple(
+                    entry for name in listing.names() if (entry := listing.entry(name, self._removals.unfinished))
+                ),
                 foreign=foreign_entries(listing.data),
                 mark=listing.mark,
             )
@@ -135,7 +128,8 @@ class CocoonStore:
 
     def rescan(self, names: Collection[str]) -> Mapping[str, StoredSnapshot | None]:
         """See `Store.rescan`."""
-        return self._with_listing(lambda listing: {name: listing.entry(name, self._unfinished) for name in names})
+        unfinished = self._removals.unfinished
+        return self._with_listing(lambda listing: {name: listing.entry(name, unfinished) for name in names})
 
     def verify(self, name: str) -> StoredSnapshot:
         """See `Store.verify`."""
@@ -145,18 +139,17 @@ class CocoonStore:
             raise SnapshotNotFoundError(f"there is no snapshot {quoted(name)} in {self.location}")
         return entry
 
-    def remove(self, entry: StoredSnapshot) -> Removal:
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """See `Store.held`. Between two calls the engine has been run, so each asks again."""
+        return contextlib.nullcontext()
+
+    def remove(self, entry: StoredSnapshot, begun: Callable[[], object] = nothing) -> Removal:
         """See `Store.remove`. The space comes back before the answer: the engine removes data and name in one go."""
         if entry.condition is EntryCondition.PENDING:
             raise SnapshotPendingError(f"{quoted(entry.name)} is being written")
         name, snapshot_id = require_store_name(entry.name), require_store_name(entry.snapshot_id, field="snapshot_id")
-        gone = Removal(name=name, snapshot_id=snapshot_id, already_gone=True, pending_bytes=0)
-        with self._removal:
-            whole_fingerprint = self._fingerprint(name, snapshot_id)
-            if whole_fingerprint is None:
-                return gone
-            self._remove_by_engine(snapshot_id, whole_fingerprint)
-        return Removal(name=name, snapshot_id=snapshot_id, already_gone=False, pending_bytes=0)
+        is_removed = self._removals.remove(snapshot_id, lambda: self._fingerprint(name, snapshot_id), begun)
+        return Removal(name=name, snapshot_id=snapshot_id, already_gone=not is_removed, pending_bytes=0)
 
     def in_use_ids(self) -> frozenset[str]:
         """See `Store.in_use_ids`: ids of snapshots that were created from a VM that exists."""
@@ -225,63 +218,6 @@ class CocoonStore:
             return None
 
         return self._with_listing(look)
-
-    def _remove_by_engine(self, snapshot_id: str, whole_fingerprint: int) -> None:
-        removal = RunningRemoval(snapshot_id=snapshot_id, fingerprint=whole_fingerprint)
-        with self._record.locked() as descriptor:
-            self._note(descriptor, removal)
-            try:
-                running = EngineRemoval(self._settings, snapshot_id, inherited=descriptor)
-            except StoreUnavailableError:
-                self._forget(descriptor, snapshot_id)
-                raise
-            # Until it ends nothing may keep us from waiting; without its pid the inherited lock still tells of it.
-            with contextlib.suppress(StoreUnavailableError):
-                self._note(descriptor, msgspec.structs.replace(removal, pid=running.pid))
-            answer = running.wait()
-            # Whatever the status says, the list tells whether it is gone: another may have removed it meanwhile.
-            left = (
-                self._with_listing(lambda listing: left_by(listing, removal))
-                if answer.status != 0
-                else Leftover.NOTHING
-            )
-            if left is not Leftover.A_PART:
-                self._forget(descriptor, snapshot_id)
-            if left is not Leftover.NOTHING:
-                raise running.failure(answer)
-
-    def _finish_interrupted(self) -> None:
-        """Remove what an earlier run had begun to remove, and only that: a part of its data is gone already."""
-        for removal in list(self._unfinished.values()):
-            try:
-                with self._removal:
-                    self._finish(removal)
-            except SnapshotError as error:
-                _log.warning("cannot finish the removal of snapshot %s now: %s", removal.snapshot_id, error)
-
-    def _finish(self, removal: RunningRemoval) -> None:
-        if self._with_listing(lambda listing: left_by(listing, removal)) is not Leftover.A_PART:
-            with self._record.locked() as descriptor:
-                self._forget(descriptor, removal.snapshot_id)
-        elif removal.snapshot_id in self.in_use_ids():
-            _log.warning(
-                "the removal of snapshot %s was interrupted and a VM uses it; it is left alone", removal.snapshot_id
-            )
-        else:
-            self._remove_by_engine(removal.snapshot_id, removal.fingerprint)
-            _log.info("finished the removal of snapshot %s that was interrupted", removal.snapshot_id)
-
-    def _note(self, descriptor: int, removal: RunningRemoval) -> None:
-        self._record.write(descriptor, [*self._others(removal.snapshot_id), removal])
-        self._unfinished = self._unfinished | {removal.snapshot_id: removal}
-
-    def _forget(self, descriptor: int, snapshot_id: str) -> None:
-        others = self._others(snapshot_id)
-        self._record.write(descriptor, others)
-        self._unfinished = {removal.snapshot_id: removal for removal in others}
-
-    def _others(self, snapshot_id: str) -> list[RunningRemoval]:
-        return [removal for removal in self._unfinished.values() if removal.snapshot_id != snapshot_id]
 
     def _create_snapshot_directory(self) -> None:
         """Make the engine's directory for snapshots on a host that never had one, but not the engine's root."""

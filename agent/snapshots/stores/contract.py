@@ -10,7 +10,8 @@ list. Methods raise nothing but the types of `agent.snapshots.errors`.
 """
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -169,11 +170,19 @@ class StoreOpening(msgspec.Struct, frozen=True):
     origin: StoreOrigin
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 class Store(Protocol):
-    """The promises. `kind` is the value of COCOON_NODE_STORE, `location` the path people know the store by."""
+    """The promises. `kind` is the value of COCOON_NODE_STORE, `location` the path people know the store by.
+
+    `removes_at_once`: a removal is a few file operations, whatever it removes; otherwise it may take minutes.
+    """
 
     kind: str
     location: str
+    removes_at_once: bool
 
     def open(self, ledger: LedgerIdentity) -> StoreOpening:
         """Check that this is the right disk, take the lock, wait for what an earlier process left running.
@@ -199,6 +208,10 @@ class Store(Protocol):
         """Go on with removals that an earlier process began. Returns at once; space comes back in the background."""
         ...
 
+    def wait_for_resumed(self) -> None:
+        """Return when no resumed removal stands in the way of another one."""
+        ...
+
     def scan_all(self) -> Inventory:
         """Read everything."""
         ...
@@ -215,9 +228,15 @@ class Store(Protocol):
         """Read one snapshot again, metadata and sizes. Raises InvalidNameError or SnapshotNotFoundError."""
         ...
 
-    def remove(self, entry: StoredSnapshot) -> Removal:
+    def held(self) -> AbstractContextManager[None]:
+        """Let several calls of this thread, made one right after the other, ask once whether it is the right disk."""
+        ...
+
+    def remove(self, entry: StoredSnapshot, begun: Callable[[], object] = nothing) -> Removal:
         """Free the name of exactly this entry, durably.
 
+        A store that does not remove at once calls `begun`, in this thread, when all checks have been made and the
+        removal runs: from then on there is nothing to do but wait for its end.
         Raises SnapshotChangedError when another thing stands under the name, SnapshotPendingError for a pending entry,
         InvalidNameError for a name that this store never removes, StoreUnavailableError; then the name still stands.
         Repeating it, also after a crash, gives `already_gone`.

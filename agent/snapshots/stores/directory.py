@@ -7,8 +7,9 @@ is counted, shown, and never touched.
 
 import contextlib
 import os
+import stat
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from agent.snapshots.errors import (
     SnapshotChangedError,
@@ -29,11 +30,12 @@ from agent.snapshots.stores.contract import (
     Removal,
     StoredSnapshot,
     StoreOpening,
+    nothing,
 )
 from agent.snapshots.stores.directory_scan import PENDING_PREFIX, DirectoryMark, StoreScan, is_entry_name
 from agent.snapshots.stores.identity import StoreIdentity
 from agent.snapshots.stores.reclaim import Reclaimer
-from agent.snapshots.stores.scan import OPEN_DIRECTORY, DirectoryContents, read_contents, version_of
+from agent.snapshots.stores.scan import METADATA_FILE, OPEN_DIRECTORY, version_of
 from agent.snapshots.stores.system_errors import store_unavailable
 from agent.snapshots.stores.trash import is_mistaken, make_durable, move_in, open_trash, set_free
 from agent.snapshots.stores.usage import file_system_usage
@@ -45,11 +47,13 @@ class DirectoryStore:
     """The store at `location`. Implements `agent.snapshots.stores.contract.Store`."""
 
     kind = "directory"
+    removes_at_once = True
 
     def __init__(self, location: str, *, cocoon_root_dir: str) -> None:
         self.location = location
         self._engine_data = os.path.join(cocoon_root_dir, *ENGINE_DATA)
         self._identity = StoreIdentity(location)
+        self._held = threading.local()
         self._removal = threading.Lock()
         self._reclaimer = Reclaimer(self._trash, self._removal)
 
@@ -74,6 +78,9 @@ class DirectoryStore:
     def resume(self) -> None:
         """See `Store.resume`."""
         self._reclaimer.start()
+
+    def wait_for_resumed(self) -> None:
+        """See `Store.wait_for_resumed`. What is in the trash stands in nobody's way."""
 
     def scan_all(self) -> Inventory:
         """See `Store.scan_all`."""
@@ -101,28 +108,41 @@ class DirectoryStore:
             raise SnapshotNotFoundError(f"there is no snapshot {quoted(name)} in {self.location}")
         return entry
 
-    def remove(self, entry: StoredSnapshot) -> Removal:
-        """See `Store.remove`."""
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """See `Store.held`."""
+        with self._identity.checked_root() as root:
+            self._held.root = root
+            try:
+                yield
+            finally:
+                self._held.root = None
+
+    def remove(self, entry: StoredSnapshot, begun: Callable[[], object] = nothing) -> Removal:
+        """See `Store.remove`. Its cost does not depend on what is removed."""
+        del begun
         if entry.condition is EntryCondition.PENDING or entry.name.startswith(PENDING_PREFIX):
             raise SnapshotPendingError(f"{quoted(entry.name)} is being written")
         name = require_store_name(entry.name)
         with self._removal, self._root(f"remove {quoted(name)} from") as root:
-            present = _read_directory(root, name)
+            present = _present(root, name)
             if present is None:
                 # An earlier rename may be in memory only, if the process died before it was made durable.
                 os.fsync(root)
                 return Removal(name=name, snapshot_id=entry.snapshot_id, already_gone=True, pending_bytes=0)
-            if version_of(present) != entry.version:
+            inode, version = present
+            if version != entry.version:
                 raise SnapshotChangedError(f"another snapshot stands under the name {quoted(name)} now")
-            token = self._move_to_trash(root, name, present)
-            self._reclaimer.add(token, present.exclusive_bytes)
+            token = self._move_to_trash(root, name, inode)
+            self._reclaimer.add(token, entry.exclusive_bytes)
         return Removal(
-            name=name, snapshot_id=entry.snapshot_id, already_gone=False, pending_bytes=present.exclusive_bytes
+            name=name, snapshot_id=entry.snapshot_id, already_gone=False, pending_bytes=entry.exclusive_bytes
         )
 
     def in_use_ids(self) -> frozenset[str]:
         """See `Store.in_use_ids`. No engine stands behind this store: only owners tell what is in use."""
-        self.check()
+        with self._root("look at the store"):
+            pass
         return frozenset()
 
     def trash_bytes(self) -> int:
@@ -143,9 +163,9 @@ class DirectoryStore:
         self._reclaimer.stop()
         self._identity.close()
 
-    def _move_to_trash(self, root: int, name: str, present: DirectoryContents) -> str:
+    def _move_to_trash(self, root: int, name: str, inode: int) -> str:
         with open_trash(root, self.location, create=True) as trash:
-            token = move_in(root, name, trash, present.inode)
+            token = move_in(root, name, trash, inode)
             if is_mistaken(trash, token):
                 _put_back(root, name, trash, token)
                 raise SnapshotChangedError(f"another snapshot took the name {quoted(name)} at this moment")
@@ -159,7 +179,8 @@ class DirectoryStore:
 
     @contextlib.contextmanager
     def _root(self, doing: str) -> Iterator[int]:
-        with self._identity.checked_root() as root:
+        held: int | None = getattr(self._held, "root", None)
+        with self._identity.checked_root() if held is None else contextlib.nullcontext(held) as root:
             try:
                 yield root
             except OSError as error:
@@ -188,16 +209,21 @@ class DirectoryStore:
             raise store_unavailable("create the store", self.location, error) from error
 
 
-def _read_directory(root: int, name: str) -> DirectoryContents | None:
-    """Read the sizes of a directory of the store; None if nothing stands under the name. Raises OSError."""
+def _present(root: int, name: str) -> tuple[int, int] | None:
+    """Return inode and version of a directory of the store; None if nothing stands under the name. Raises OSError."""
     try:
         directory = os.open(name, OPEN_DIRECTORY, dir_fd=root)
     except FileNotFoundError:
         return None
     try:
-        return read_contents(directory, os.fstat(directory))
+        inode = os.fstat(directory).st_ino
+        try:
+            metadata = os.stat(METADATA_FILE, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return inode, version_of(inode, None)
     finally:
         os.close(directory)
+    return inode, version_of(inode, metadata if stat.S_ISREG(metadata.st_mode) else None)
 
 
 def _put_back(root: int, name: str, trash: int, token: str) -> None:

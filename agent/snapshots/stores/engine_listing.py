@@ -55,6 +55,9 @@ class EngineListing:
             removal = unfinished.get(envelope.snapshot_id)
             whole = removal.fingerprint if removal is not None else None
             return describe_record(name, envelope, self.data, whole_fingerprint=whole)
+        if name in unfinished:
+            # The engine has taken it off its list and is still removing its data: nobody writes it.
+            return None
         return describe_unlisted(name, self.data) if name in self.unlisted else None
 
     def has_id(self, snapshot_id: str) -> bool:

@@ -65,15 +65,14 @@ class DirectoryContents:
         self.is_complete = True
 
 
-def version_of(contents: DirectoryContents) -> int:
+def version_of(inode: int, metadata: os.stat_result | None) -> int:
     """Return a number that differs when another snapshot stands under the name; a rename does not change it.
 
     It goes by the metadata's change time: unpacking sets the modification time back, and inodes are given out again.
     """
-    metadata = contents.metadata
     if metadata is None:
-        return hash((contents.inode, 0))
-    return hash((contents.inode, metadata.st_ino, metadata.st_ctime_ns, metadata.st_size))
+        return hash((inode, 0))
+    return hash((inode, metadata.st_ino, metadata.st_ctime_ns, metadata.st_size))
 
 
 def read_contents(directory: int, status: os.stat_result) -> DirectoryContents:
@@ -114,7 +113,7 @@ def describe(
         envelope.cpu_count,
         envelope.memory_bytes,
         problems[:MAX_PROBLEMS],
-        version_of(contents),
+        version_of(contents.inode, metadata),
     )
 
 

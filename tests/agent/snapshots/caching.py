@@ -1,6 +1,5 @@
 """A snapshot cache on a real directory store and ledger, with clocks a test sets, restarts and crashes."""
 
-import asyncio
 import contextlib
 import itertools
 import shutil
@@ -102,9 +101,7 @@ class CacheHost:
     async def crash(self) -> None:
         """End the cache without letting it write anything more, and start it again."""
         core = self.cache.core
-        for task in list(core._running):
-            task.cancel()
-        await asyncio.gather(*core._running, return_exceptions=True)
+        await core.turns.cancel_running()
         await core.close_parts()
         self.cache = self._new()
         await self.cache.open()

@@ -497,6 +497,6 @@ async def test_a_caller_that_stops_waiting_leaves_nothing_half_done(host: CacheH
     purge.cancel()
     with pytest.raises(asyncio.CancelledError):
         await purge
-    await host.cache.core.settle_running()
+    await host.cache.core.turns.settle_running()
     page = await host.cache.page()
     assert [record.state.name for record in page.snapshots] == (["UNCLAIMED"] if host.on_disk(VM) else [])

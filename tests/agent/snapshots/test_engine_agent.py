@@ -137,6 +137,39 @@ def test_an_error_of_the_engine_defers_and_removes_nothing(host: EngineHost) -> 
     assert sorted(host.states()) == ["registry.local/base:latest", "vk-ns-db", "vk-ns-run"]
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["done", "failed"])
+def test_a_removal_by_the_engine_holds_up_nobody_else(host: EngineHost, *, fails: bool) -> None:
+    """However long the engine takes: lists, syncs and promises go on; who would keep what goes waits for its end."""
+    kept = by_controller(pb.RetainSnapshotsRequest(owner=owner("db"), reason=pb.RETAIN_REASON_SEAT_RELEASE))
+    late = by_controller(pb.RetainSnapshotsRequest(owner=owner("web"), reason=pb.RETAIN_REASON_SEAT_RELEASE))
+    purge = by_controller(pb.PurgeSnapshotsRequest(owner=owner("web"), sync_revision=host.revision))
+    (host.engine.control / "hold-rm").touch()
+    purging = host.calls.PurgeSnapshots.future(purge, timeout=_SECONDS)
+    wait_for((host.engine.control / "rm-pid").exists, what="the engine's removal")
+    assert host.states()["vk-ns-web"] == "PURGING"
+    keeping = host.calls.RetainSnapshots.future(late, timeout=_SECONDS)
+    assert host.calls.RetainSnapshots(kept, timeout=_SECONDS).outcome == pb.RETAIN_OUTCOME_RETAINED
+    host.sync("run")
+    assert host.states()["vk-ns-db"] == "RETAINED"
+    assert not purging.done()
+    assert not keeping.done()
+    if fails:
+        (host.engine.control / "fail-rm-half-way").touch()
+    (host.engine.control / "hold-rm").unlink()
+    (result,) = purging.result().results
+    if fails:
+        assert (result.outcome, result.deferred_reason) == (pb.PURGE_OUTCOME_DEFERRED, "STORE_UNAVAILABLE")
+        with pytest.raises(grpc.RpcError):
+            # Half of it is gone, so it cannot be kept; told so, not that there was nothing.
+            keeping.result()
+        assert host.states()["vk-ns-web"] == "INVALID"
+    else:
+        assert result.outcome == pb.PURGE_OUTCOME_PURGED
+        assert keeping.result().outcome == pb.RETAIN_OUTCOME_NOTHING_TO_RETAIN
+        assert "vk-ns-web" not in host.states()
+    assert host.states()["vk-ns-run"] == "IN_USE"
+
+
 def test_a_removal_outlives_a_killed_agent_and_is_waited_for(host: EngineHost) -> None:
     """F27: the next agent answers nothing about snapshots before the command has ended, then the truth."""
     left = ["registry.local/base:latest", "vk-ns-db", "vk-ns-run"]

@@ -279,7 +279,7 @@ def test_a_snapshot_removed_by_somebody_else_in_that_moment_is_gone(
             engine.discard("vk-a-b")
             super().__init__(settings, snapshot_id, inherited=inherited)
 
-    monkeypatch.setattr("agent.snapshots.stores.cocoon.EngineRemoval", Overtaken)
+    monkeypatch.setattr("agent.snapshots.stores.engine_removals.EngineRemoval", Overtaken)
     store.remove(entry)
     assert store.scan_all().entries == ()
 
