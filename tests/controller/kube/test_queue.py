@@ -183,3 +183,35 @@ def test_pauses_double_up_to_the_longest_with_jitter() -> None:
     backoff = Backoff(1.0, 60.0)
     for failures, whole in ((1, 1.0), (2, 2.0), (4, 8.0), (7, 60.0), (10_000, 60.0)):
         assert all(whole / 2 <= backoff.pause_seconds(failures) <= whole for _ in range(20))
+
+
+async def test_what_is_over_ends_the_wait_of_one_name_or_of_all() -> None:
+    """An hour of backoff is left when agent or API come back; who did not fail is not woken."""
+    queue, work = WorkQueue(backoff=Backoff(first_seconds=3600, longest_seconds=3600)), Work()
+    work.errors = {name: [ServerError("500", status_code=500)] for name in ("a", "b", "c")}
+    for name in ("a", "b", "c", "d"):
+        queue.add(name)
+    async with working(queue, work):
+        await wait_for_async(lambda: len(work.done) == 4)
+        queue.hasten("a")
+        queue.hasten("d")
+        await wait_for_async(lambda: len(work.done) == 5)
+        assert work.done == ["a", "b", "c", "d", "a"]
+        assert queue.failures("b") == 1
+        queue.hasten_all(0.05)
+        assert queue.failures("b") == 0
+        await wait_for_async(lambda: len(work.done) == 7)
+    assert sorted(work.done[5:]) == ["b", "c"]
+
+
+async def test_hastened_while_worked_on_fails_like_the_first_time() -> None:
+    queue, work = WorkQueue(backoff=Backoff(first_seconds=3600, longest_seconds=3600)), Work()
+    work.errors["a"] = [ServerError("500", status_code=500)]
+    work.gate.clear()
+    queue.add("a")
+    async with working(queue, work):
+        await wait_for_async(lambda: work.running == 1)
+        queue.hasten("a")
+        work.gate.set()
+        await wait_for_async(lambda: queue.failures("a") == 1)
+    assert work.done == ["a"]
