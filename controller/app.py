@@ -25,13 +25,18 @@ from controller.config import Settings
 from controller.deletion.assembly import DeletionParts, DeletionSettings
 from controller.kube.access import load_access
 from controller.kube.client import KubeClient
-from controller.kube.errors import AccessConfigError
+from controller.kube.errors import AccessConfigError, KubeError
 from controller.kube.events import EventRecorder
 from controller.kube.leadership import ElectionTimes
 from controller.nodes.metrics import EVENTS
 from controller.nodes.plan import NodeSettings
 from controller.nodes.reconciler import NodeReconciler
 from controller.nodes.store import WatchedNodes
+from controller.seats.assembly import SeatParts, SeatSettings
+from controller.seats.backups import RegistryBackups
+from controller.seats.operator_guard import running_operator
+from controller.seats.registry import Registry
+from controller.seats.registry_address import RegistryConfigError
 from controller.web.pages import routes
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +53,10 @@ async def run(settings: Settings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(no_stale_ready_file(settings.ready_file, _READY_FILE))
         client = await stack.enter_async_context(open_client(settings))
-        controller = Controller(settings, client, await stack.enter_async_context(agent_sources(settings, client)))
+        registry = await stack.enter_async_context(open_registry(settings))
+        await refuse_beside_operator(settings, client)
+        sources = await stack.enter_async_context(agent_sources(settings, client))
+        controller = Controller(settings, client, sources, registry)
         http_address = await controller.listen()
         stack.push_async_callback(controller.http.close)
         _LOG.info("starting", extra=fields(version=VERSION, http=http_address))
@@ -56,6 +64,7 @@ async def run(settings: Settings) -> None:
             stopped.wait(),
             controller.watch(),
             controller.deletion.run(),
+            controller.release_seats(),
             controller.act(),
             controller.announce(http_address),
         )
@@ -65,7 +74,13 @@ async def run(settings: Settings) -> None:
 class Controller:
     """All parts of one controller. Its coroutines run until cancelled or until a part breaks."""
 
-    def __init__(self, settings: Settings, client: KubeClient, sources: Sequence[AgentSource]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: KubeClient,
+        sources: Sequence[AgentSource],
+        registry: Registry | None = None,
+    ) -> None:
         """Put the parts together; nothing is asked, dialled or listened on yet. Raises `StartError`."""
         self._settings = settings
         self._events = EventRecorder(client, count=lambda outcome: EVENTS.labels(outcome).inc())
@@ -74,9 +89,26 @@ class Controller:
         self.reconciler.use_store(self.nodes)
         roster = ListeningRoster() if settings.audit_only else self.reconciler
         self.fleet = AgentFleet(sources, roster, client_credentials(settings))
+        channels = FleetChannels(self.fleet, roster)
         self.deletion = DeletionParts(
-            client, FleetChannels(self.fleet, roster), events=self._events, settings=deletion_settings(settings)
+            client,
+            channels,
+            events=self._events,
+            settings=deletion_settings(settings),
+            backups=None if registry is None else RegistryBackups(registry),
         )
+        self.seats: SeatParts | None = None
+        if settings.seat_release:
+            self.seats = SeatParts(
+                client,
+                self.deletion.elector.leadership,
+                registry,
+                self.deletion.calls,
+                channels.nodes,
+                self.fleet.all_tried,
+                events=self._events,
+                settings=SeatSettings(forced=settings.force_seat_release),
+            )
         self.http = HttpListener(routes(self.unready_reasons))
 
     async def listen(self) -> str:
@@ -91,6 +123,8 @@ class Controller:
             reasons += self.fleet.unready_reasons()
         elif elector.problem or not elector.holder:
             reasons.append(f"leadership: {elector.problem or 'nobody leads'}")
+        if self.seats is not None:
+            reasons += self.seats.unready_reasons()
         watch = self.nodes.reflector
         if not watch.has_synced:
             reasons.insert(0, f"Nodes: {watch.problem or 'not listed yet'}")
@@ -113,6 +147,13 @@ class Controller:
     async def keep_nodes(self) -> None:
         """Renew leases and write Nodes, and listen to the agents."""
         await until_first_ends(self.reconciler.run(), self._dial())
+
+    async def release_seats(self) -> None:
+        """Free and take the seats of suspended VMs, if that is asked for."""
+        if self.seats is None:
+            await asyncio.Event().wait()
+        else:
+            await self.seats.run()
 
     async def announce(self, http_address: str) -> None:
         """Say once that everything is ready, then keep the garbage collector from what is there to stay."""
@@ -149,6 +190,40 @@ async def open_client(settings: Settings) -> AsyncIterator[KubeClient]:
         raise StartError(str(error), status=2) from None
     async with KubeClient(access) as client:
         yield client
+
+
+@contextlib.asynccontextmanager
+async def open_registry(settings: Settings) -> AsyncIterator[Registry | None]:
+    """A client of the registry that the settings name, None without one. Raises `StartError`."""
+    if settings.registry is None:
+        yield None
+        return
+    try:
+        registry = await asyncio.to_thread(
+            Registry,
+            settings.registry,
+            docker_config_file=settings.registry_docker_config_file,
+            ca_file=settings.registry_ca_file,
+        )
+    except RegistryConfigError as error:
+        raise StartError(f"registry: {error}", status=2) from None
+    try:
+        yield registry
+    finally:
+        await registry.aclose()
+
+
+async def refuse_beside_operator(settings: Settings, client: KubeClient) -> None:
+    """Raise `StartError` when seats are to be released and a cocoon-operator does that already."""
+    if not settings.seat_release or settings.force_seat_release:
+        return
+    try:
+        operator = await running_operator(client)
+    except KubeError as error:
+        raise StartError(f"--seat-release: whether a cocoon-operator runs cannot be read: {error}") from None
+    if operator:
+        advice = "leave --seat-release off, stop it, or give --force-seat-release"
+        raise StartError(f"--seat-release: a cocoon-operator runs ({operator}), which releases seats itself; {advice}")
 
 
 @contextlib.asynccontextmanager

@@ -25,7 +25,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 _Result = TypeVar("_Result")
 
-_settings_options = settings_options(SETTINGS, flags=("in_cluster", "audit_only"))
+_settings_options = settings_options(SETTINGS, flags=("in_cluster", "audit_only", "seat_release", "force_seat_release"))
 _WAIT = click.option(
     "--wait-seconds",
     type=click.FloatRange(0.1, 600.0),

@@ -22,6 +22,7 @@ from common.setting_values import (
 from common.settings import EffectiveValue, Setting, SettingsError, gather, parse_all
 from controller.agents.endpoints import AgentEndpoint, parse_endpoints, plain_text_problem, split_address
 from controller.nodes.plan import Lifecycle
+from controller.seats.registry_address import parse_registry
 
 _PREFIX = "COCOON_NODE_CONTROLLER_"
 _PATH = "must be an absolute path"
@@ -64,6 +65,11 @@ class Settings:
     retry_period_seconds: float
     trusted_vm_prefixes: tuple[str, ...]
     audit_only: bool
+    seat_release: bool
+    force_seat_release: bool
+    registry: str | None
+    registry_docker_config_file: str | None
+    registry_ca_file: str | None
     http_listen: tuple[str, int] | None
     log_format: str
     log_level: str
@@ -93,6 +99,11 @@ def _dns_name(text: str) -> str:
         split_address(text)
     elif not re.fullmatch(r"_[-a-z0-9_]+\._(tcp|udp)\.[-A-Za-z0-9_.]{1,200}", text):
         raise ValueError(text)
+    return text
+
+
+def _registry(text: str) -> str:
+    parse_registry(text)
     return text
 
 
@@ -170,6 +181,18 @@ SETTINGS: tuple[Setting, ...] = (
             "VM names that are not their pods' own and yet may be purged; the agents need the same."),
     Setting("audit_only", _PREFIX + "AUDIT_ONLY", "false", boolean, "must be true or false",
             "Decide about snapshots and tell, but send nothing to the agents."),
+    # The seats of suspended VMs.
+    Setting("seat_release", _PREFIX + "SEAT_RELEASE", "false", boolean, "must be true or false",
+            "Free the seats of suspended CocoonSets with hibernatePolicy release, and wake them."),
+    Setting("force_seat_release", _PREFIX + "FORCE_SEAT_RELEASE", "false", boolean, "must be true or false",
+            "Release seats although a cocoon-operator holds its Lease."),
+    Setting("registry", _PREFIX + "REGISTRY", None, _registry,
+            "must be https://HOST[:PORT][/PATH] or http://…, without user, query or fragment",
+            "OCI registry with the hibernate snapshots, and the path in front of VM names."),
+    Setting("registry_docker_config_file", _PREFIX + "REGISTRY_DOCKER_CONFIG_FILE", None, absolute_path, _PATH,
+            "Docker configuration file with the login for that registry."),
+    Setting("registry_ca_file", _PREFIX + "REGISTRY_CA_FILE", None, absolute_path, _PATH,
+            "Authorities that the registry's certificate must come from, PEM; the system's by default."),
     # How it is watched.
     Setting("http_listen", _PREFIX + "HTTP_LISTEN", "127.0.0.1:7445", http_address,
             "must be IP:PORT, [IPV6]:PORT, localhost:PORT or off",
@@ -231,6 +254,8 @@ def _conflicts(parsed: Mapping[str, object]) -> list[str]:
     if all(isinstance(each, float) for each in times) and not times[0] < times[1] < times[2]:  # type: ignore[operator]
         names = ", ".join(_PREFIX + name.upper() for name in _LEASE_TIMES)
         problems.append(f"{names} must grow in this order")
+    if parsed.get("seat_release") and parsed.get("audit_only"):
+        problems.append("--seat-release and --audit-only exclude each other: an audit changes nothing")
     agents = cast("tuple[AgentEndpoint, ...]", parsed.get("agents") or ())
     problems += [
         f"{_PREFIX}AGENTS: {endpoint.node_name}={endpoint.address}: {problem}"

@@ -220,7 +220,10 @@ def _has_room(retentions: tuple[Retention, ...], owner: Owner, trusted_prefixes:
 
 
 def _with_promise(retentions: tuple[Retention, ...], promise: Retention) -> tuple[Retention, ...]:
-    """Add a promise, or strengthen the one the same pod has: it never ends earlier than was promised before."""
+    """Add a promise, or strengthen the one the same pod has: it never ends earlier than was promised before.
+
+    Whether a backup was seen is what was said last: one that was deleted since protects nothing.
+    """
     before = next((kept for kept in retentions if kept.owner.pod_uid == promise.owner.pod_uid), None)
     if before is None:
         return (*retentions, promise)
@@ -231,7 +234,6 @@ def _with_promise(retentions: tuple[Retention, ...], promise: Retention) -> tupl
         reason=longest.reason,
         created_at=before.created_at,
         expires_at=longest.expires_at,
-        backup_verified=promise.backup_verified or before.backup_verified,
     )
     return tuple(merged if kept is before else kept for kept in retentions)
 

@@ -143,12 +143,22 @@ class CacheClient:
             request.page_token = answer.next_page_token
 
     async def retain(
-        self, node: str, owner: Owner, reason: RetainReason, ttl_seconds: float | None
+        self,
+        node: str,
+        owner: Owner,
+        reason: RetainReason,
+        ttl_seconds: float | None,
+        *,
+        backup_verified: bool = False,
     ) -> tuple[RetainOutcome, int]:
-        """Keep an owner's snapshots; return what was done and how many are kept."""
+        """Keep an owner's snapshots; return what was done and how many are kept.
+
+        `backup_verified`: a copy was seen in the registry.
+        """
         request = pb.RetainSnapshotsRequest(
             owner=owner_message(owner),
             reason=reason.value,  # type: ignore[arg-type] # same values
+            backup_verified=backup_verified,
             cluster_id=self.cluster_id,
         )
         if ttl_seconds is not None:

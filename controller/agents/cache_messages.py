@@ -11,7 +11,7 @@ _STATE = "SNAPSHOT_STATE_"
 def found_snapshot(snapshot: pb.Snapshot) -> FoundSnapshot:
     """Return a snapshot as decisions ask about it; whom it is kept for goes before whom it was last seen with."""
     owner = owner_of(snapshot.owner) if snapshot.HasField("owner") else None
-    retained, expires_at = None, None
+    retained, expires_at, backup_verified = None, None, False
     if snapshot.HasField("retention"):
         kept = snapshot.retention
         # A reason we do not know is somebody's wish all the same; treating it as a person's keeps it.
@@ -27,6 +27,7 @@ def found_snapshot(snapshot: pb.Snapshot) -> FoundSnapshot:
         expires_at=expires_at,
         allocated_bytes=snapshot.allocated_bytes,
         invalid=snapshot.state == pb.SNAPSHOT_STATE_INVALID,
+        backup_verified=backup_verified,
     )
 
 

@@ -35,7 +35,13 @@ class SnapshotCalls(Protocol):
         ...
 
     async def retain(
-        self, node: str, owner: Owner, reason: RetainReason, ttl_seconds: float | None
+        self,
+        node: str,
+        owner: Owner,
+        reason: RetainReason,
+        ttl_seconds: float | None,
+        *,
+        backup_verified: bool = False,
     ) -> tuple[RetainOutcome, int]:
         """Keep an owner's snapshots."""
         ...
@@ -46,6 +52,14 @@ class SnapshotCalls(Protocol):
 
     async def purge(self, node: str, owner: Owner, reason: PurgeReason, revision: int) -> tuple[PurgeResult, ...]:
         """Remove an owner's snapshots."""
+        ...
+
+
+class Backups(Protocol):
+    """Who knows about copies of snapshots beyond the host."""
+
+    async def seen(self, vm_name: str) -> bool:
+        """Whether a copy of the VM's hibernate snapshot is seen now; False also when nobody can say. Never raises."""
         ...
 
 
@@ -98,8 +112,10 @@ class Actions:
         events: EventRecorder | None = None,
         *,
         audit_only: bool = False,
+        backups: Backups | None = None,
     ) -> None:
-        """With `audit_only` decisions are told and nothing is sent."""
+        """With `audit_only` decisions are told and nothing is sent. Without `backups` none is ever seen."""
+        self._backups = backups
         self._calls = calls
         self._read_pod = read_pod
         self._events = events
@@ -136,8 +152,11 @@ class Actions:
         reason = order.decision.retain
         if reason is None:
             raise ValueError("a decision to retain without a reason")
+        has_backup = self._backups is not None and await self._backups.seen(order.owner.vm_name)
         try:
-            outcome, count = await self._calls.retain(order.node, order.owner, reason, order.decision.ttl_seconds)
+            outcome, count = await self._calls.retain(
+                order.node, order.owner, reason, order.decision.ttl_seconds, backup_verified=has_backup
+            )
         except AgentCallError as error:
             self.say(order, "Warning", "RetainFailed", f"{error.reason}: {error}")
             if error.reason != _DAMAGED:

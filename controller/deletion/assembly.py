@@ -13,7 +13,7 @@ import msgspec
 
 from common.logging import fields
 from controller.agents.cache_client import AgentChannels, CacheClient, CallSeconds
-from controller.deletion.actions import Actions
+from controller.deletion.actions import Actions, Backups
 from controller.deletion.brake import Brake
 from controller.deletion.brake_record import BrakeRecord
 from controller.deletion.metrics import LEADING
@@ -87,6 +87,7 @@ class DeletionParts:
         events: EventRecorder | None = None,
         settings: DeletionSettings | None = None,
         elector: Elector | None = None,
+        backups: Backups | None = None,
     ) -> None:
         """Nothing is asked or sent before `run`. An `elector` of the caller's is used and not run."""
         self.settings = settings or DeletionSettings()
@@ -100,7 +101,7 @@ class DeletionParts:
         self.pods = PodWatch(client, limits=chosen.limits)
         self.sets = SetWatch(client, self._set_changed, limits=chosen.limits)
         self.brake = Brake(chosen.brake_limit, chosen.brake_window_seconds)
-        actions = Actions(self.calls, self.pods.read, events, audit_only=chosen.audit_only)
+        actions = Actions(self.calls, self.pods.read, events, audit_only=chosen.audit_only, backups=backups)
         record = BrakeRecord(
             self.brake, self.elector.annotate, lambda: self.elector.annotations, time.monotonic, time.time
         )

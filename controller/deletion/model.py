@@ -154,7 +154,8 @@ class FoundSnapshot:
 
     `owner` is whom it is kept for, else who was last seen to claim it, None when the agent knows nobody.
     `retained` is why it is kept, `expires_at` when that ends (Unix seconds, None: not by itself). `invalid`: it was
-    read completely and is wrong, so that it is never kept.
+    read completely and is wrong, so that it is never kept. `backup_verified`: its copy in the registry was seen when
+    it was kept.
     """
 
     name: str
@@ -164,6 +165,7 @@ class FoundSnapshot:
     expires_at: float | None = None
     allocated_bytes: int = 0
     invalid: bool = False
+    backup_verified: bool = False
 
 
 @dataclass(frozen=True, slots=True)

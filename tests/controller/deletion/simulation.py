@@ -129,7 +129,13 @@ class Network:
         raise AssertionError(f"nobody audits {node} here")
 
     async def retain(
-        self, node: str, owner: Owner, reason: RetainReason, ttl_seconds: float | None
+        self,
+        node: str,
+        owner: Owner,
+        reason: RetainReason,
+        ttl_seconds: float | None,
+        *,
+        backup_verified: bool = False,
     ) -> tuple[RetainOutcome, int]:
         """See SnapshotCalls."""
         kept: tuple[RetainOutcome, int] = await self._call(
