@@ -17,6 +17,8 @@ from controller.seats.steps import Do, Plan, Step
 
 GATE_SECONDS = 5.0
 LOST_SECONDS = 30.0
+NO_SEAT = "the set has no pod and holds no seat"
+COMING_UP = "waits for the VM to come up"
 _IN_FLIGHT = (Phase.SUSPENDING, Phase.SUSPENDED, Phase.WAKING)
 
 
@@ -73,7 +75,7 @@ def _suspend(s: Situation) -> Plan:
     if _is_in_doubt(s, pods):
         return _ask(Do.READ_POD, "only an uncached read tells whether the main pod is there")
     if not pods:
-        return Plan(status_steps(s, Phase.SUSPENDED, Reason.SUSPENDED, "the set has no pod and holds no seat"))
+        return Plan(status_steps(s, Phase.SUSPENDED, Reason.SUSPENDED, NO_SEAT))
     untold = [pod for pod in pods if _is_to_be_told(cs, pod)]
     if untold:
         why = "the set is suspended"
@@ -143,7 +145,7 @@ def _release(s: Situation, pods: tuple[Pod, ...]) -> tuple[Step, ...]:
         else:
             steps.append(Step(Do.DELETE_UNBOUND, "it never ran, and must not start while the set sleeps", pod=pod))
     done = replace(s, pods=tuple(pod for pod in s.pods if pod not in pods), pod_read=None)
-    return (*steps, *status_steps(done, Phase.SUSPENDED, Reason.SUSPENDED, "the seat is free; the snapshot is safe"))
+    return (*steps, *status_steps(done, Phase.SUSPENDED, Reason.SUSPENDED, NO_SEAT))
 
 
 def _wake(s: Situation) -> Plan:
@@ -195,7 +197,7 @@ def _await(s: Situation, main: Pod) -> Plan:
         why = f"pod {main.name} fits nowhere: {main.unschedulable}"
         steps = status_steps(s, phase, reason, why)
         return Plan((*steps, *((_tell("WakeNoCapacity", why),) if steps else ())), GATE_SECONDS)
-    return Plan(status_steps(s, phase, reason, "waits for the VM to come up"), GATE_SECONDS)
+    return Plan(status_steps(s, phase, reason, COMING_UP), GATE_SECONDS)
 
 
 def _finish(s: Situation, main: Pod) -> Plan:
@@ -251,7 +253,7 @@ def _create(s: Situation, why: str, phase: Phase, reason: Reason) -> Plan:
         return _ask(Do.READ_SET, "before the pod is created the set must still be awake")
     restores = reason is Reason.RESTORING
     create = Step(Do.CREATE, why, node=cs.stash if restores else "", restores=restores)
-    return Plan((*status_steps(s, phase, reason, why), create), GATE_SECONDS)
+    return Plan((*status_steps(s, phase, reason, COMING_UP), create), GATE_SECONDS)
 
 
 def _waking(cs: CocoonSet) -> Phase:

@@ -38,15 +38,16 @@ def status_steps(
         conditions.append(Condition(MISSING_CONDITION, "True", "NotInRegistry", message))
     elif cs.condition(MISSING_CONDITION) is not None:
         conditions.append(Condition(MISSING_CONDITION, "False", "NotMissing"))
-    wanted = Status(phase, tuple(conditions), _agents(s))
+    wanted = Status(phase, tuple(conditions), _agents(s, phase))
     is_said = all(cs.condition(each.type) == each for each in conditions)
     if is_said and (cs.phase, cs.observed_generation, cs.agents) == (phase, cs.generation, wanted.agents):
         return ()
     return (Step(Do.STATUS, message, status=wanted),)
 
 
-def _agents(s: Situation) -> tuple[Agent, ...]:
+def _agents(s: Situation, phase: Phase) -> tuple[Agent, ...]:
+    """What is known of the VM; nothing while it comes up, or each change of its pod would be a write."""
     main = main_pod(s)
-    if main is None or main.terminating or main.set_uid != s.cocoon_set.uid:
+    if phase in (Phase.WAKING, Phase.PENDING) or main is None or main.terminating or main.set_uid != s.cocoon_set.uid:
         return ()
     return (Agent(main.name, main.vm_name, main.vm_id, main.ip, main.phase),)
