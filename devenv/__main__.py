@@ -67,6 +67,22 @@ def programs() -> None:
 
 
 @main.command()
+def images() -> None:
+    """Build both container images and print their sizes and what is in them."""
+    from devenv.images import NAMES, ensure
+
+    for name in NAMES:
+        image = ensure(name)
+        entry = " ".join(image.config["Entrypoint"] + image.config["Cmd"])
+        click.echo(f"cocoon-node-{name}: {image.size_bytes / 1e6:.1f} MB, user {image.config['User']}, runs {entry}")
+        packages = image.packages()
+        system_bytes = image.size_bytes - sum(packages.values())
+        click.echo(f"  {system_bytes / 1e6:8.1f} MB  system and Python")
+        for package, size_bytes in packages.items():
+            click.echo(f"  {size_bytes / 1e6:8.1f} MB  {package}")
+
+
+@main.command()
 @click.option("--accept-breaking", is_flag=True, help="write a descriptor set that breaks existing clients")
 def proto(accept_breaking: bool) -> None:
     """Generate the protobuf modules and the descriptor set."""

@@ -17,6 +17,7 @@ HELP = """\
   docs            write the reference tables of docs/ again from the code
   lock            resolve the requirement files again from pyproject.toml
   programs        build what tests and demo need besides Python packages, into the cache
+  images          build both container images without an engine and print what is in them (root, buildah, debootstrap)
   help            this text
 
 Everything is installed into .venv and the cache folder (XDG_CACHE_HOME or ~/.cache, cocoon-node); nothing else is

@@ -16,7 +16,7 @@ REQUIREMENTS = REPOSITORY / "requirements"
 
 # What each lock is resolved from: the extras of the project, or a file of its own for a tool outside the environment.
 EXTRAS = {"agent": ("agent",), "controller": ("controller",), "dev": ("agent", "controller", "dev")}
-TOOLS = ("go", "uv")
+TOOLS = ("build", "go", "uv")
 
 _OPTIONS = ("--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-index-url", "--no-header")
 

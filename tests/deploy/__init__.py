@@ -1,0 +1,1 @@
+"""What is deployed: images, manifests, units, alerts, and the rights they ask for."""
