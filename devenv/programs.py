@@ -58,6 +58,7 @@ PROGRAMS = {
         Program(
             "kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", _KUBERNETES_FLAGS
         ),
+        Program("kubectl", "kubectl", "k8s.io/kubernetes/cmd/kubectl", _KUBERNETES_FLAGS),
         Program("grpcurl", "etcd", "github.com/fullstorydev/grpcurl/cmd/grpcurl"),
         Program("crane", "registry", "github.com/google/go-containerregistry/cmd/crane"),
     )
