@@ -1,4 +1,4 @@
-"""The command line of the controller: run, plan, why, locate, nodes, accept, forget, prune, config, version.
+"""The command line of the controller: run, plan, why, locate, seats, nodes, accept, forget, prune, config, version.
 
 Why this exists: it turns words into settings and errors into sentences with an exit status, and holds no logic of its
 own. What a command needs is imported when that command runs, so that `run` starts without what others print with.
@@ -123,6 +123,48 @@ def locate(vm: str, output: str, wait_seconds: float, config_file: str | None, *
     snapshot_commands.print_located(found, output)
     if problems:
         fail("\n".join(problems), 1)
+
+
+@cli.group(invoke_without_command=True, short_help="Show which CocoonSets sleep; wake or suspend one.")
+@output_option
+@_WAIT
+@_settings_options
+@click.pass_context
+def seats(
+    context: click.Context, /, output: str, wait_seconds: float, config_file: str | None, **options: str | None
+) -> None:
+    """Show every set whose seat this controller keeps: its phase, its node, and whether its snapshot is kept there."""
+    if context.invoked_subcommand is None:
+        settings = _settings(config_file, options, needs_agents=False)
+        from controller import seat_commands
+
+        seat_commands.print_seats(_do(seat_commands.list_seats(settings, wait_seconds)), output)
+
+
+@seats.command("suspend")
+@click.argument("cocoon_set", metavar="NAMESPACE/NAME")
+@_settings_options
+def seats_suspend(cocoon_set: str, config_file: str | None, **options: str | None) -> None:
+    """Put a set to sleep. Its seat is freed when its snapshot is safe."""
+    _ask_for(cocoon_set, config_file, options, suspended=True)
+
+
+@seats.command("wake")
+@click.argument("cocoon_set", metavar="NAMESPACE/NAME")
+@_settings_options
+def seats_wake(cocoon_set: str, config_file: str | None, **options: str | None) -> None:
+    """Wake a set. It lands on the node that kept its snapshot if that has room."""
+    _ask_for(cocoon_set, config_file, options, suspended=False)
+
+
+def _ask_for(cocoon_set: str, config_file: str | None, options: dict[str, str | None], *, suspended: bool) -> None:
+    namespace, slash, name = cocoon_set.partition("/")
+    if not slash or not is_node_name(namespace) or not is_subdomain(name):
+        fail(f"{printable_value(cocoon_set)}: must be NAMESPACE/NAME", 2)
+    settings = _settings(config_file, options, needs_agents=False)
+    from controller import seat_commands
+
+    click.echo(_do(seat_commands.set_suspended(settings, namespace, name, suspended=suspended)))
 
 
 @cli.command()

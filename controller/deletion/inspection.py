@@ -113,6 +113,14 @@ class Inspection:
                     problems.append(f"{node}: {error}")
         return found, problems
 
+    async def is_kept(self, node: str, vm_name: str) -> bool | None:
+        """Return whether a node's agent keeps the hibernate snapshot of a VM; None when it does not say."""
+        try:
+            located = await self._parts.calls.list_vm(node, vm_name)
+        except AgentCallError:
+            return None
+        return any(each.found.name == vm_name and each.state in ("RETAINED", "IN_USE") for each in located)
+
     async def decision_of(self, node: str, located: Sequence[LocatedSnapshot], wall: float) -> Decision | None:
         """Return what would be decided about snapshots of one VM on a node; None while a pod claims them."""
         free = [each.found for each in located if each.state in ("RETAINED", "UNCLAIMED", "INVALID")]

@@ -40,17 +40,17 @@ class KubeClient(KubeTransport):
         """The object or list at `path`, such as `/api/v1/nodes/a`."""
         return await self.request("GET", path, query=query, timeout_seconds=timeout_seconds, retry=retry)
 
-    async def list_objects(self, path: str, item_type: type[T]) -> list[T]:
+    async def list_objects(self, path: str, item_type: type[T], query: Mapping[str, str] | None = None) -> list[T]:
         """All objects of the collection at `path`, read page by page. For a copy that is kept, see `Reflector`."""
         decode = msgspec.json.Decoder(list_page_type(item_type)).decode
         found: list[T] = []
-        query = {"limit": str(_PAGE_SIZE)}
+        asked = {**(query or {}), "limit": str(_PAGE_SIZE)}
         while True:
-            page = decode(await self.get_bytes(path, query))
+            page = decode(await self.get_bytes(path, asked))
             found += page.items or ()
             if not page.metadata.next_token:
                 return found
-            query["continue"] = page.metadata.next_token
+            asked["continue"] = page.metadata.next_token
 
     async def create(
         self, path: str, body: object, *, field_manager: str = "", timeout_seconds: float = 10.0, retry: Retry = CREATE

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
-from urllib.parse import quote
 
 import msgspec
 
@@ -31,10 +30,12 @@ from controller.seats.wire import (
     KEEP,
     SET_GROUP,
     SET_KIND,
-    SETS_API,
     STASH,
     PodItem,
     SetItem,
+    pod_path,
+    pods_path,
+    set_path,
 )
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class SeatActions:
     async def read_set(self, cs: CocoonSet) -> CocoonSet | None:
         """Read the set uncached; None when it is gone or another one by now."""
         try:
-            item = self._decode_set(await self._client.get_bytes(set_path(cs)))
+            item = self._decode_set(await self._client.get_bytes(set_path(cs.namespace, cs.name)))
         except NotFound as error:
             if error.object_name == cs.name:
                 return None
@@ -137,7 +138,7 @@ class SeatActions:
     async def read_pod(self, cs: CocoonSet) -> Pod | None:
         """Read the pod of the main pod's name uncached; None when there is none."""
         try:
-            item = self._decode_pod(await self._client.get_bytes(_pod_path(cs.namespace, cs.pod_name)))
+            item = self._decode_pod(await self._client.get_bytes(pod_path(cs.namespace, cs.pod_name)))
         except NotFound as error:
             if error.object_name == cs.pod_name:
                 return None
@@ -156,7 +157,7 @@ class SeatActions:
         body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
         try:
             answer = await self._client.merge_patch(
-                _pod_path(pod.namespace, pod.name), body, field_manager=FIELD_MANAGER
+                pod_path(pod.namespace, pod.name), body, field_manager=FIELD_MANAGER
             )
         except (NotFound, Conflict) as error:
             raise OutdatedError(str(error)) from error
@@ -175,7 +176,7 @@ class SeatActions:
     async def _annotate_set(self, cs: CocoonSet, annotations: dict[str, str | None]) -> CocoonSet:
         body = {"metadata": {"uid": cs.uid, "annotations": annotations}}
         try:
-            answer = await self._client.merge_patch(set_path(cs), body, field_manager=FIELD_MANAGER)
+            answer = await self._client.merge_patch(set_path(cs.namespace, cs.name), body, field_manager=FIELD_MANAGER)
         except (NotFound, Conflict) as error:
             raise OutdatedError(str(error)) from error
         item = self._decode_set(answer)
@@ -189,7 +190,7 @@ class SeatActions:
         try:
             async with asyncio.timeout(_FLAG_SECONDS):
                 await self._client.merge_patch(
-                    _pod_path(pod.namespace, pod.name),
+                    pod_path(pod.namespace, pod.name),
                     body,
                     field_manager=FIELD_MANAGER,
                     timeout_seconds=_FLAG_SECONDS,
@@ -209,7 +210,7 @@ class SeatActions:
     async def _delete(self, cs: CocoonSet, step: Step) -> None:
         pod = _pod_of(step)
         try:
-            await self._client.delete(_pod_path(pod.namespace, pod.name), uid=pod.uid)
+            await self._client.delete(pod_path(pod.namespace, pod.name), uid=pod.uid)
         except Conflict:
             return  # Another pod has the name by now; it will be planned for.
         except NotFound:
@@ -221,7 +222,7 @@ class SeatActions:
 
     async def _delete_unbound(self, cs: CocoonSet, step: Step) -> None:
         pod = _pod_of(step)
-        path = _pod_path(pod.namespace, pod.name)
+        path = pod_path(pod.namespace, pod.name)
         try:
             # Bound in this very moment, it has another version and a VM that is to hibernate first.
             await self._client.delete(path, uid=pod.uid, resource_version=pod.resource_version)
@@ -236,9 +237,7 @@ class SeatActions:
         whole = await self._whole_set(cs)
         pod = main_pod(whole, restores=step.restores, preferred_node=step.node)
         try:
-            await self._client.create(
-                f"/api/v1/namespaces/{quote(cs.namespace, safe='')}/pods", pod, field_manager=FIELD_MANAGER
-            )
+            await self._client.create(pods_path(cs.namespace), pod, field_manager=FIELD_MANAGER)
         except AlreadyExists:
             return
         except KubeError as error:
@@ -286,15 +285,6 @@ class SeatActions:
         if self._events is not None:
             regarding = Regarding(SET_KIND, cs.name, cs.uid, cs.namespace, f"{SET_GROUP}/v1")
             self._events.emit(regarding, event_type, reason, note)
-
-
-def set_path(cs: CocoonSet) -> str:
-    """Return the path of a set."""
-    return f"{SETS_API}/namespaces/{quote(cs.namespace, safe='')}/cocoonsets/{quote(cs.name, safe='')}"
-
-
-def _pod_path(namespace: str, name: str) -> str:
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
 def _pod_of(step: Step) -> Pod:

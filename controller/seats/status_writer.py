@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import quote
 
 import msgspec
 
@@ -14,7 +13,7 @@ from controller.seats.metrics import SUSPENDING
 from controller.seats.model import RELEASED_CONDITION, CocoonSet, Phase
 from controller.seats.steps import Status, Step
 from controller.seats.watch import SeatWatch
-from controller.seats.wire import SETS_API, SetItem
+from controller.seats.wire import SetItem, set_path
 
 _EVENTS: Final = {
     Phase.SUSPENDING: "Suspending",
@@ -50,7 +49,7 @@ class StatusWriter:
             raise ValueError("a step that writes a status has none")
         item = self._watch.set_item(cs.key)
         before = item.conditions() if item is not None and item.metadata.uid == cs.uid else []
-        path = f"{SETS_API}/namespaces/{quote(cs.namespace, safe='')}/cocoonsets/{quote(cs.name, safe='')}/status"
+        path = f"{set_path(cs.namespace, cs.name)}/status"
         body = {"metadata": {"uid": cs.uid}, "status": self._status(cs, wanted, before)}
         try:
             answer = await self._client.merge_patch(path, body, field_manager=_MANAGER)

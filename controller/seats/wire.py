@@ -5,6 +5,7 @@ of the kind it should be counts as unset; nothing makes a whole list unreadable.
 """
 
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -32,6 +33,21 @@ RESTORE: Final = "vm.cocoonstack.io/restore-from-hibernate"
 VM_NAME: Final = "vm.cocoonstack.io/name"
 _VM: Final = "vm.cocoonstack.io/"
 _OURS: Final = (RELEASED_CONDITION, MISSING_CONDITION)
+
+
+def set_path(namespace: str, name: str) -> str:
+    """Return the path of a set."""
+    return f"{SETS_API}/namespaces/{quote(namespace, safe='')}/cocoonsets/{quote(name, safe='')}"
+
+
+def pods_path(namespace: str) -> str:
+    """Return the path of a namespace's pods."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """Return the path of a pod."""
+    return f"{pods_path(namespace)}/{quote(name, safe='')}"
 
 
 class _Reference(msgspec.Struct, gc=False, rename="camel"):
