@@ -173,7 +173,10 @@ class Agent:
         _LOG.info("serving", extra=fields(node=self._settings.node_name, instance=self._resources.instance_id))
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()
-        await self._monitor.run()
+        try:
+            await asyncio.gather(self._snapshots.opened(), self._monitor.run())
+        except (LedgerUnavailableError, StoreUnavailableError) as error:
+            raise StartError(str(error)) from None
 
     def _unready_reasons(self) -> list[str]:
         return ["the host has not been read yet"] if self._resources.report is None else []

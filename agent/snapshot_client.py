@@ -87,6 +87,17 @@ class _Deadline(grpc.UnaryUnaryClientInterceptor):
         )
 
 
+@contextlib.contextmanager
+def collecting_refusals(into: list[str] | None) -> Iterator[None]:
+    """Note why a call about one of many was refused and go on; without a list, and when nobody answers, do not."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        if into is None or error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            raise
+        into.append(f"{error.details()} ({error.code().name})")
+
+
 class _Served:
     """A cache with a server, on an event loop of its own thread."""
 

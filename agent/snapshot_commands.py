@@ -8,16 +8,14 @@ Exit status: 0 done, 1 could not be done, 2 the settings or the command are wron
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import click
 
 from agent.command_options import load_settings, settings_options, settings_or_exit
+from agent.snapshot_progress import follow_collection, progress
 from common.command_line import Command, fail, output_option
-
-if TYPE_CHECKING:
-    from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 
 _PAGE_SIZE = 1000
 
@@ -101,18 +99,31 @@ def show(name: str, output: str, **options: Any) -> None:  # noqa: ANN401 # clic
 
 
 @snapshots.command()
-@click.argument("name")
-@click.option("--expected-id", default="", metavar="ID", help="Id the snapshot must have.")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--expected-id", default="", metavar="ID", help="Id the snapshot must have; for one snapshot only.")
 @output_option
 @_connected
-def verify(name: str, expected_id: str, output: str, **options: Any) -> None:  # noqa: ANN401 # click's options
-    """Read a snapshot again and compare its id."""
-    from agent import snapshot_printing
+def verify(names: Sequence[str], expected_id: str, output: str, **options: Any) -> None:  # noqa: ANN401 # click's options
+    """Read snapshots again and say which are damaged; compare the id of one."""
+    from agent import snapshot_client, snapshot_printing
     from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 
-    with _calls(options) as calls:
-        snapshot = calls.VerifySnapshot(pb.VerifySnapshotRequest(name=name, expected_snapshot_id=expected_id)).snapshot
-    snapshot_printing.print_snapshot(snapshot, output)
+    if expected_id and len(names) > 1:
+        fail("--expected-id belongs to one snapshot; name one", 2)
+    found: list[pb.Snapshot] = []
+    damaged: list[str] = []
+    with _calls(options) as calls, progress("verifying", len(names)) as step:
+        for name in names:
+            request = pb.VerifySnapshotRequest(name=name, expected_snapshot_id=expected_id)
+            with snapshot_client.collecting_refusals(damaged if len(names) > 1 else None):
+                found.append(calls.VerifySnapshot(request).snapshot)
+            step()
+    if len(names) == 1:
+        snapshot_printing.print_snapshot(found[0], output)
+    else:
+        snapshot_printing.print_snapshots(found, output)
+    if damaged:
+        fail("\n".join(damaged), 1)
 
 
 @snapshots.command()
@@ -167,30 +178,46 @@ def release(vm_name: str, output: str, **options: Any) -> None:  # noqa: ANN401 
 
 
 @snapshots.command()
-@click.argument("vm_name")
+@click.argument("vm_names", metavar="VM...", nargs=-1, required=True)
 @click.option("--force", is_flag=True, help="Also remove what is retained.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @output_option
 @_connected
-def purge(vm_name: str, force: bool, dry_run: bool, yes: bool, output: str, **options: Any) -> None:  # noqa: ANN401 # click's options
-    """Remove the snapshots of a VM, after showing which."""
+def purge(
+    vm_names: Sequence[str],
+    force: bool,
+    dry_run: bool,
+    yes: bool,
+    output: str,
+    **options: Any,  # noqa: ANN401 # click's options
+) -> None:
+    """Remove the snapshots of VMs, after showing which."""
     from agent import snapshot_printing
     from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 
-    def request(*, only_tell: bool) -> pb.PurgeSnapshotsRequest:
+    def request(vm_name: str, *, only_tell: bool) -> pb.PurgeSnapshotsRequest:
         return pb.PurgeSnapshotsRequest(
             owner=pb.Owner(vm_name=vm_name), reason=pb.PURGE_REASON_REQUESTED, force=force, dry_run=only_tell
         )
 
     with _calls(options) as calls:
         if dry_run or not yes:
-            plan = calls.PurgeSnapshots(request(only_tell=True)).results
+            plan = [one for vm in vm_names for one in calls.PurgeSnapshots(request(vm, only_tell=True)).results]
             if dry_run or all(result.outcome != pb.PURGE_OUTCOME_PURGED for result in plan):
                 snapshot_printing.print_purge(plan, output)
                 return
             _confirm(lambda: snapshot_printing.print_purge(plan, "table"), output)
-        snapshot_printing.print_purge(calls.PurgeSnapshots(request(only_tell=False)).results, output)
+        done: list[pb.PurgeResult] = []
+        try:
+            with progress("purging", len(vm_names)) as step:
+                for vm_name in vm_names:
+                    done.extend(calls.PurgeSnapshots(request(vm_name, only_tell=False)).results)
+                    step()
+        finally:
+            # Also when one of them was refused: the others are gone.
+            if done:
+                snapshot_printing.print_purge(done, output)
 
 
 @snapshots.command(short_help="Collect, after showing the plan.")
@@ -227,14 +254,14 @@ def gc(
             request.dry_run = True
             plan = list(calls.CollectGarbage(request))
             if dry_run or not plan[-1].summary.removed_count:
-                _show_collection(plan, output)
+                snapshot_printing.print_collection(plan, output)
                 return
-            _confirm(lambda: _show_collection(plan, "table"), output)
+            _confirm(lambda: snapshot_printing.print_collection(plan, "table"), output)
             request.dry_run = False
         if output != "table":
             snapshot_printing.print_collection(list(calls.CollectGarbage(request)), output)
             return
-        _follow(calls.CollectGarbage(request), None if yes else len(plan) - 1)
+        follow_collection(calls.CollectGarbage(request), None if yes else len(plan) - 1)
 
 
 @snapshots.command()
@@ -250,32 +277,6 @@ def why(name: str, **options: Any) -> None:  # noqa: ANN401 # click's options
         collected = list(calls.CollectGarbage(pb.CollectGarbageRequest(dry_run=True)))
     for line in reasons(snapshot, collected):
         click.echo(line)
-
-
-def _show_collection(messages: "list[pb.CollectGarbageResponse]", output: str) -> None:
-    from agent import snapshot_printing
-
-    if output != "table":
-        snapshot_printing.print_collection(messages, output)
-        return
-    _follow(iter(messages), None)
-
-
-def _follow(messages: "Iterator[pb.CollectGarbageResponse]", total: int | None) -> None:
-    """Print a collection while it runs: a bar on a terminal when its length is known, plain lines otherwise."""
-    from agent.snapshot_printing import item_line, summary_line
-
-    if total is None or not sys.stderr.isatty():
-        for message in messages:
-            click.echo(item_line(message.item) if message.HasField("item") else summary_line(message.summary))
-        return
-    with click.progressbar(length=total, label="collecting", file=sys.stderr) as bar:
-        for message in messages:
-            if message.HasField("item"):
-                bar.update(1)
-            else:
-                end = summary_line(message.summary)
-    click.echo(end)
 
 
 def _confirm(show_plan: Callable[[], None], output: str) -> None:

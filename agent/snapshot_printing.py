@@ -75,9 +75,18 @@ def summary_line(summary: pb.CollectionSummary) -> str:
     return f"{summary.removed_count} {verb}, {summary.removed_quantity}; {summary.skipped_count} left alone"
 
 
+def collection_line(message: pb.CollectGarbageResponse) -> str:
+    """Return a part of a collection's answer on one line."""
+    return item_line(message.item) if message.HasField("item") else summary_line(message.summary)
+
+
 def print_collection(messages: Sequence[pb.CollectGarbageResponse], output: str) -> None:
-    """Print a whole collection for programs."""
-    print_data([_data(message) for message in messages], output)
+    """Print a whole collection."""
+    if output != "table":
+        print_data([_data(message) for message in messages], output)
+        return
+    for message in messages:
+        click.echo(collection_line(message))
 
 
 def print_usage(usage: pb.GetCacheUsageResponse, output: str) -> None:

@@ -24,6 +24,8 @@ from common.logging import fields
 
 _LOG = logging.getLogger(__name__)
 
+WRITE_SECONDS = 60.0
+
 # Requests and answers are whatever the service's serializers take: the guard never looks at them.
 Context = ServicerContext[Any, Any]
 Unary = Callable[[Any, Context], Awaitable[Any]]
@@ -107,7 +109,10 @@ class CallGuard(grpc.aio.ServerInterceptor):
                 with self._admitted(kind, context, is_node_watch=is_node_watch):
                     async with contextlib.aclosing(behavior(request, context)) as messages:
                         async for message in messages:
-                            await context.write(message)
+                            if kind is Kind.CHANGE:
+                                await _write_in_time(context, message)
+                            else:
+                                await context.write(message)
             except BaseException as error:
                 code = code_of(error)
                 await _reported(error, context)
@@ -133,6 +138,19 @@ class CallGuard(grpc.aio.ServerInterceptor):
             yield
         finally:
             room.active -= 1
+
+
+async def _write_in_time(context: Context, message: object) -> None:
+    """Send a part of an answer. Whoever reads nothing of it for long gives the place back to others' changes.
+
+    They are told when they read on; until then their connection is all they have.
+    """
+    try:
+        async with asyncio.timeout(WRITE_SECONDS):
+            await context.write(message)
+    except TimeoutError:
+        message = f"nothing of the answer was read for {WRITE_SECONDS:g} s"
+        raise ApiError(grpc.StatusCode.DEADLINE_EXCEEDED, "ANSWER_NOT_READ", message) from None
 
 
 def code_of(error: BaseException) -> str:

@@ -56,7 +56,8 @@ def accept_store(settings: Settings) -> str:
 def accept_clock(settings: Settings) -> str:
     """Believe the host's clock again; return what was done. Raises LedgerUnavailableError."""
     now = time.time()
-    _change(settings, lambda state: replace(state, clock_in_doubt=False, last_write_at=now))
+    # When the boot began is worked out anew: by the clock that is believed now.
+    _change(settings, lambda state: replace(state, clock_in_doubt=False, last_write_at=now, boot_id="", booted_at=None))
     return "the host's clock is believed; ages count from now where the time was in doubt"
 
 

@@ -46,7 +46,8 @@ def admit(known: Authority, caller: Caller, *, keeping: bool = False) -> Authori
     """Return what is known once this caller is admitted.
 
     `keeping` is True for a call that only keeps. Raises WrongClusterError, StaleControllerEpochError, and
-    InvalidFieldError for a negative epoch.
+    InvalidFieldError for a negative epoch or one of no cluster. Before any cluster is known, a controller that does not
+    tell its own may have something kept; it is believed nothing for that.
     """
     if caller.epoch is not None and caller.epoch < 0:
         raise InvalidFieldError(f"controller_epoch is {caller.epoch}, must not be negative", field="controller_epoch")
@@ -57,11 +58,17 @@ def admit(known: Authority, caller: Caller, *, keeping: bool = False) -> Authori
         )
     if caller.epoch is None:
         return known
+    if not caller.cluster_id:
+        if keeping:
+            return known
+        raise InvalidFieldError("cluster_id is required with controller_epoch", field="cluster_id")
     highest = known.epoch if known.epoch is not None else caller.epoch
     if caller.epoch < highest and not keeping:
         raise StaleControllerEpochError(
             f"controller_epoch is {caller.epoch}, the highest known here is {highest}", highest_epoch=highest
         )
+    if known.cluster_id and known.epoch == highest >= caller.epoch:
+        return known
     return replace(known, cluster_id=known.cluster_id or caller.cluster_id, epoch=max(caller.epoch, highest))
 
 

@@ -27,6 +27,7 @@ from agent.snapshots.clock import Clock, HostClock
 from agent.snapshots.collection import DiskUse, Policy
 from agent.snapshots.errors import (
     InvalidFieldError,
+    LedgerUnavailableError,
     SnapshotNotFoundError,
     StoreFault,
     StoreUnavailableError,
@@ -35,6 +36,7 @@ from agent.snapshots.errors import (
 from agent.snapshots.feed import Watcher
 from agent.snapshots.inventory import KnownSnapshot, StateTotal
 from agent.snapshots.ledger import Ledger
+from agent.snapshots.ledger_rows import LedgerChange
 from agent.snapshots.model import SnapshotState, SyncPoint
 from agent.snapshots.names import require_readable_name
 from agent.snapshots.opening import open_ledger, open_store
@@ -84,7 +86,8 @@ class SnapshotCache:
         self.settings = settings
         self._refresher = Refresher(self.core)
         self._collector = Collector(self.core, self._refresher)
-        self._begun = False
+        self.has_begun = False
+        """Whether the first look has ended; until then what is not known is not absent."""
 
     # Life --------------------------------------------------------------------------------------------------------
 
@@ -97,7 +100,7 @@ class SnapshotCache:
         await open_ledger(self.core, self._refresher)
         with contextlib.suppress(StoreUnavailableError):
             await self.core.turns.exclusively(lambda: open_store(self.core, self._refresher))
-        self._begun = True
+        self.has_begun = True
 
     async def close(self) -> None:
         """Let what has begun come to its end, and close store and ledger. May be repeated."""
@@ -249,7 +252,8 @@ class SnapshotCache:
 
     async def _confirm_clock(self) -> None:
         self.core.confirm_clock()
-        await self.core.flush()
+        with contextlib.suppress(LedgerUnavailableError):
+            await self.core.commit(LedgerChange())
 
     async def _opened(self) -> None:
         """Open the store again if it was not available."""
@@ -263,8 +267,7 @@ class SnapshotCache:
             await open_store(self.core, self._refresher)
 
     def _require_begun(self) -> None:
-        """Refuse everything before the first look has ended: until then what is not known is not absent."""
-        if not self._begun:
+        if not self.has_begun:
             raise StoreUnavailableError("the agent is starting; try again in a moment", fault=StoreFault.NOT_OPEN)
 
     async def require_available_now(self) -> None:

@@ -5,6 +5,7 @@ time, every item is decided again right before its removal, and what has changed
 """
 
 import asyncio
+import contextlib
 import enum
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
@@ -94,7 +95,7 @@ class Collector:
         self._core = core
         self._refresher = refresher
         self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._present = 0
         self.last: CollectionSummary | None = None
 
     async def collect(
@@ -105,28 +106,33 @@ class Collector:
         Raises WrongClusterError, StaleControllerEpochError, TooManyRequestsError, StoreUnavailableError,
         LedgerUnavailableError, all before the first item.
         """
-        if self._turn.locked() and self._waiting >= MAX_WAITING:
+        # Counted, not asked of the lock: between two turns it is nobody's, while as many wait for it as may.
+        if self._present > MAX_WAITING:
             raise TooManyRequestsError(f"a collection is running and {MAX_WAITING} are waiting; try again later")
-        self._waiting += 1
+        self._present += 1
         try:
-            await self._turn.acquire()
+            run = self._run(trigger, caller, policy, dry_run=dry_run)
+            async with self._turn, contextlib.aclosing(run) as steps:
+                async for step in steps:
+                    yield step
         finally:
-            self._waiting -= 1
-        try:
-            mode = self._core.settings.collection
-            dry = dry_run or mode is CollectionMode.REPORT
-            summary = CollectionSummary(trigger, self._core.clock.wall(), 0.0, dry_run=dry)
-            deferred, plan = await self._prepare(caller, policy, dry_run=dry)
-            for doomed in plan:
-                done = _would(doomed.item) if dry else await self._remove(doomed)
-                summary = _count(summary, done)
-                yield done
-            summary = replace(summary, ended_at=self._core.clock.wall(), deferred_reason=deferred)
-            if not dry_run and (plan or trigger is not CollectionTrigger.WATERMARK):
-                self.last = summary
-            yield summary
-        finally:
-            self._turn.release()
+            self._present -= 1
+
+    async def _run(
+        self, trigger: CollectionTrigger, caller: Caller, policy: Policy | None, *, dry_run: bool
+    ) -> AsyncGenerator[CollectedItem | CollectionSummary, None]:
+        mode = self._core.settings.collection
+        dry = dry_run or mode is CollectionMode.REPORT
+        summary = CollectionSummary(trigger, self._core.clock.wall(), 0.0, dry_run=dry)
+        deferred, plan = await self._prepare(caller, policy, dry_run=dry)
+        for doomed in plan:
+            done = _would(doomed.item) if dry else await self._remove(doomed)
+            summary = _count(summary, done)
+            yield done
+        summary = replace(summary, ended_at=self._core.clock.wall(), deferred_reason=deferred)
+        if not dry_run and (plan or trigger is not CollectionTrigger.WATERMARK):
+            self.last = summary
+        yield summary
 
     async def _prepare(self, caller: Caller, policy: Policy | None, *, dry_run: bool) -> tuple[str, list[_Doomed]]:
         return await self._core.turns.exclusively(lambda: self._plan(caller, policy, dry_run=dry_run))

@@ -7,14 +7,13 @@ memory; a change that could not be committed has not happened.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
 from agent.snapshots.cache_journal import Journal
 from agent.snapshots.cache_settings import CacheSettings
 from agent.snapshots.cache_turns import Turns
-from agent.snapshots.clock import Clock, ClockWatch
+from agent.snapshots.clock import Clock, ClockWatch, first_watch
 from agent.snapshots.collection import CollectionReason
 from agent.snapshots.errors import SnapshotError, StoreUnavailableError
 from agent.snapshots.feed import ChangeFeed
@@ -26,6 +25,7 @@ from agent.snapshots.ownership import OwnerSet
 from agent.snapshots.purging import SyncKnowledge
 from agent.snapshots.retention import restamp, settle
 from agent.snapshots.stores.contract import ChangeMark, ForeignEntries, Store, StoredSnapshot
+from agent.snapshots.work_threads import WorkThreads
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -68,7 +68,7 @@ class CacheCore:
         self.clock = clock
         self.crash_point = crash_point
         self.feed = ChangeFeed()
-        self.inventory = Inventory(self._changed)
+        self.inventory = Inventory(self.feed.publish)
         self.turns = Turns()
         self.counters = CacheCounters()
         self.owners = OwnerSet()
@@ -78,11 +78,13 @@ class CacheCore:
         self.applied: SyncPoint | None = None
         self.applied_boot = 0.0
         self.watch = ClockWatch(clock.wall(), clock.boot())
+        self._boot_id = clock.boot_id()
         self.store_fault: StoreUnavailableError | None = None
+        self.is_identified = False
         self.refusal: SnapshotError | None = None
         self.closed = False
         self._verified_boot: dict[SnapshotKey, float] = {}
-        self._threads = ThreadPoolExecutor(4, thread_name_prefix="snapshot-store")
+        self._threads = WorkThreads(4, "snapshot-store")
 
     @property
     def state(self) -> LedgerState:
@@ -99,7 +101,7 @@ class CacheCore:
     async def in_store(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a blocking call of the store in a thread; remember when the store is not available."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **kwargs))
+            return await self._threads.run(lambda: call(*args, **kwargs))
         except StoreUnavailableError as error:
             self.note_store_fault(error)
             raise
@@ -108,7 +110,7 @@ class CacheCore:
         """Close store and ledger and end the threads. May be repeated."""
         await asyncio.to_thread(self.store.close)
         await asyncio.to_thread(self.journal.close)
-        await asyncio.to_thread(self._threads.shutdown, wait=True)
+        await asyncio.to_thread(self._threads.close)
 
     # Time and knowledge ------------------------------------------------------------------------------------------
 
@@ -120,6 +122,19 @@ class CacheCore:
             _log.warning("the wall clock was stepped; nothing is removed for age until the time is confirmed")
         self.watch = looked
         return looked.moment(wall)
+
+    def watch_clock_since(self, state: LedgerState) -> None:
+        """Begin to watch the clock from where the ledger says it was."""
+        is_this_boot = bool(self._boot_id) and state.boot_id == self._boot_id
+        self.watch = first_watch(
+            self.clock.wall(),
+            self.clock.boot(),
+            state.last_write_at,
+            was_in_doubt=state.clock_in_doubt,
+            booted_at=state.booted_at if is_this_boot else None,
+        )
+        if self.watch.in_doubt and not state.clock_in_doubt:
+            _log.warning("the wall clock was set while the agent was stopped, or the agent was stopped for long")
 
     def confirm_clock(self) -> None:
         """Believe the wall clock, and start times anew that were taken while it was in doubt."""
@@ -169,7 +184,7 @@ class CacheCore:
 
     def settled(self, record: KnownSnapshot, facts: SnapshotFacts, moment: Moment) -> SnapshotFacts:
         """Return facts as they are to be recorded for a snapshot in its present situation."""
-        return settle(facts, self.situation(record), moment)
+        return settle(facts, self.situation(record), moment).with_shared_owner(record.name)
 
     def show(self, record: KnownSnapshot, facts: SnapshotFacts) -> None:
         """Show a snapshot with its recorded facts, in the state that follows from them."""
@@ -215,21 +230,21 @@ class CacheCore:
 
     async def commit(self, change: LedgerChange, *, urgent: bool = False) -> None:
         """Commit a change; see `Journal.commit`."""
-        await self.journal.commit(change, self.moment(), urgent=urgent)
+        await self.journal.commit(change, self._stamped, urgent=urgent)
 
     async def commit_within(
         self, work: Callable[[Callable[[], None]], _T], change: LedgerChange, *, urgent: bool = False
     ) -> _T:
         """Run work with store and ledger in one thread; see `Journal.commit_within`. Remembers a store's fault."""
         try:
-            return await self.journal.commit_within(work, change, self.moment(), urgent=urgent)
+            return await self.journal.commit_within(work, change, self._stamped, urgent=urgent)
         except StoreUnavailableError as error:
             self.note_store_fault(error)
             raise
 
     async def flush(self) -> None:
         """Commit what was observed; see `Journal.flush`."""
-        await self.journal.flush(self.moment())
+        await self.journal.flush(self._stamped)
 
     async def commit_facts(self, facts: Mapping[str, SnapshotFacts], change: LedgerChange) -> list[KnownSnapshot]:
         """Commit facts of known snapshots by name and show them; return those snapshots, sorted by name."""
@@ -255,7 +270,15 @@ class CacheCore:
             self.show(record, facts[record.name])
         return records
 
-    def _changed(self, name: str, record: KnownSnapshot | None) -> None:
-        revision = self.feed.publish(name)
-        if record is not None:
-            record.revision = revision
+    def _stamped(self, state: LedgerState) -> LedgerState:
+        """Return a state with the time of its commit; while that is in doubt, with the one last believed."""
+        moment = self.moment()
+        if moment.clock_in_doubt:
+            return replace(state, clock_in_doubt=True)
+        return replace(
+            state,
+            clock_in_doubt=False,
+            last_write_at=moment.now,
+            boot_id=self._boot_id,
+            booted_at=self.watch.booted_at,
+        )

@@ -5,22 +5,23 @@ or went, its time unclaimed began) would be observed again, so it is shown at on
 ledger that cannot be written never stops answers that only read.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from agent.snapshots.errors import LedgerUnavailableError
 from agent.snapshots.ledger import Ledger
 from agent.snapshots.ledger_rows import MAX_SUPERSEDED, LedgerChange, LedgerState, SnapshotKey, prune_gone
-from agent.snapshots.model import NO_FACTS, Moment, SnapshotFacts
+from agent.snapshots.model import NO_FACTS, SnapshotFacts
+from agent.snapshots.work_threads import WorkThreads
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _ABSENT = object()
+
+Stamp = Callable[[LedgerState], LedgerState]
+"""Returns a state with what the clocks show at the time of a commit."""
 
 
 class Journal:
@@ -44,12 +45,12 @@ class Journal:
         self._facts: dict[SnapshotKey, SnapshotFacts | None] = {}
         self._went: dict[SnapshotKey, None] = {}
         self._replaced: dict[str, None] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshot-ledger")
+        self._thread = WorkThreads(1, "snapshot-ledger")
 
     async def in_thread(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a blocking call of the ledger in its thread; remember whether the ledger is available."""
         try:
-            result = await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(*args, **kwargs))
+            result = await self._thread.run(lambda: call(*args, **kwargs))
         except LedgerUnavailableError as error:
             if self.fault is None:
                 _log.error("%s", error)
@@ -60,7 +61,7 @@ class Journal:
 
     def close(self) -> None:
         """End the thread and close the ledger; blocks. May be repeated."""
-        self._thread.shutdown(wait=True)
+        self._thread.close()
         self.ledger.close()
 
     def observe(self, key: SnapshotKey, facts: SnapshotFacts) -> None:
@@ -88,30 +89,28 @@ class Journal:
         while len(self.superseded) > MAX_SUPERSEDED:
             del self.superseded[next(iter(self.superseded))]
 
-    async def commit(self, change: LedgerChange, moment: Moment, *, urgent: bool = False) -> None:
+    async def commit(self, change: LedgerChange, stamp: Stamp, *, urgent: bool = False) -> None:
         """Commit a change together with the backlog.
 
         Raises LedgerUnavailableError; then nothing was changed, and the backlog waits for the next commit.
         """
-        await self.commit_within(lambda commit: commit(), change, moment, urgent=urgent)
+        await self.commit_within(lambda commit: commit(), change, stamp, urgent=urgent)
 
     async def commit_within(
-        self, work: Callable[[Callable[[], None]], _T], change: LedgerChange, moment: Moment, *, urgent: bool = False
+        self, work: Callable[[Callable[[], None]], _T], change: LedgerChange, stamp: Stamp, *, urgent: bool = False
     ) -> _T:
         """Run blocking work in the ledger's thread and return its result; it commits by calling what it is given.
 
         So a look at the store, a commit and a removal cost one change of threads. Work that ends without the call has
         changed nothing here; errors are those of `commit` and of the work itself.
         """
-        state = replace(change.state or self.state, clock_in_doubt=moment.clock_in_doubt)
-        if not moment.clock_in_doubt:
-            state = replace(state, last_write_at=moment.now)
+        state = stamp(change.state or self.state)
         facts, went, replaced = dict(self._facts), dict(self._went), dict(self._replaced)
-        whole = replace(
-            change,
+        whole = LedgerChange(
             state=state,
             facts={**facts, **change.facts} if change.facts else facts,
             gone=tuple(went),
+            owners=change.owners,
             superseded_uids=(*replaced, *change.superseded_uids),
         )
         is_committed = False
@@ -146,11 +145,11 @@ class Journal:
         _drop(self._replaced, replaced)
         prune_gone(self.gone)
 
-    async def flush(self, moment: Moment) -> None:
+    async def flush(self, stamp: Stamp) -> None:
         """Commit the backlog, if there is any; a failure is remembered in `fault`, not raised."""
         if self.fault is not None or self._facts or self._went or self._replaced:
             try:
-                await self.commit(LedgerChange(), moment)
+                await self.commit(LedgerChange(), stamp)
             except LedgerUnavailableError:
                 return
 

@@ -182,7 +182,7 @@ async def _commit(
 
 
 def _mark_seen(core: CacheCore, changed_names: Iterable[str], point: SyncPoint) -> None:
-    for name in core.inventory.unseen.union(changed_names):
+    for name in core.inventory.unseen.keys() | set(changed_names):
         record = core.inventory.get(name)
         if record is None:
             continue

@@ -2,8 +2,8 @@
 
 Why this exists: a host's clock is stepped by time synchronisation, by hand and by dead batteries. Ages and expiries
 are counted on the wall clock because they must survive restarts; so it is watched against the boot-time clock, which
-is never set, against the controller's time, and against the ledger's last write. The rule itself is pure; `HostClock`
-only reads.
+is never set, against the controller's time, and against what the ledger says of this boot and of its last write. The
+rule itself is pure; `HostClock` only reads.
 """
 
 import time
@@ -14,6 +14,7 @@ from agent.snapshots.model import Moment
 
 MAX_DRIFT_SECONDS = 300.0
 MAX_STOPPED_SECONDS = 24 * 3600.0
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
 class Clock(Protocol):
@@ -25,6 +26,10 @@ class Clock(Protocol):
 
     def boot(self) -> float:
         """Return time since boot, suspension included; never set and never going back."""
+        ...
+
+    def boot_id(self) -> str:
+        """Return what tells this boot of the host from all others; empty when it cannot be told."""
         ...
 
 
@@ -39,6 +44,14 @@ class HostClock:
         """Return time since boot, suspension included."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
+    def boot_id(self) -> str:
+        """Return the kernel's id of this boot."""
+        try:
+            with open(BOOT_ID_FILE, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
 
 @dataclass(frozen=True, slots=True)
 class ClockWatch:
@@ -51,6 +64,11 @@ class ClockWatch:
     wall_at: float
     boot_at: float
     in_doubt: bool = False
+
+    @property
+    def booted_at(self) -> float:
+        """When the host was booted, by the wall clock as it was last believed."""
+        return self.wall_at - self.boot_at
 
     def look(self, wall: float, boot: float) -> "ClockWatch":
         """Return the watch after one more look at both clocks."""
@@ -68,12 +86,16 @@ class ClockWatch:
         return Moment(wall, self.in_doubt)
 
 
-def first_watch(wall: float, boot: float, last_write_at: float | None, *, was_in_doubt: bool) -> ClockWatch:
+def first_watch(
+    wall: float, boot: float, last_write_at: float | None, *, was_in_doubt: bool, booted_at: float | None = None
+) -> ClockWatch:
     """Return the watch of a process that starts now, from what its ledger says; None is a new ledger.
 
     A wall clock before the ledger's last write is doubted too: it was right then or is right now, not both.
+    `booted_at` is when this same boot began, as recorded before; None when it is another boot or was not recorded. A
+    step while the agent was stopped shows in it, however small against the time of the stop.
     """
-    doubted = was_in_doubt
+    doubted = was_in_doubt or (booted_at is not None and abs(wall - boot - booted_at) > MAX_DRIFT_SECONDS)
     if last_write_at is not None:
         passed = wall - last_write_at
         doubted = doubted or passed > MAX_STOPPED_SECONDS or passed < -MAX_DRIFT_SECONDS

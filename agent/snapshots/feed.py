@@ -1,12 +1,22 @@
 """Changes of the cache for those who watch it: the newest state of each snapshot, never a queue that grows.
 
 Why this exists: a slow reader must cost no more than a fast one. Each watcher has the set of names that changed since
-it last looked, in the order of their newest change; what a name means is looked up when it is sent.
+it last looked, in the order of their newest change; what a name means is looked up when it is sent. What came and went
+meanwhile it is never told of, so there are at most as many names as it knows and as there are.
 """
 
 import asyncio
-from collections.abc import Iterator
+import enum
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+
+class Change(enum.Enum):
+    """What happened to a name."""
+
+    ADDED = 1
+    CHANGED = 2
+    REMOVED = 3
 
 
 class Watcher:
@@ -16,13 +26,27 @@ class Watcher:
         self.revision = revision
         """Revision of the cache when the watch began."""
         self._changed: dict[str, int] = {}
+        self._unheard_of: set[str] = set()
         self._wake = asyncio.Event()
 
-    def note(self, name: str, revision: int) -> None:
+    def __len__(self) -> int:
+        """Return how many names are still to be told of."""
+        return len(self._changed)
+
+    def note(self, name: str, revision: int, change: Change) -> None:
         """Remember that a name has changed; the newest change goes last, so that revisions grow."""
+        if change is Change.ADDED and name not in self._changed:
+            self._unheard_of.add(name)
         self._changed.pop(name, None)
+        if change is Change.REMOVED and name in self._unheard_of:
+            self._unheard_of.discard(name)
+            return
         self._changed[name] = revision
         self._wake.set()
+
+    def has_told(self, names: Iterable[str]) -> None:
+        """Remember that the reader has been told of these names otherwise, and has to hear when they go."""
+        self._unheard_of.difference_update(names)
 
     def wake(self) -> None:
         """Let the watcher look around though nothing has changed."""
@@ -32,6 +56,7 @@ class Watcher:
         """Return at most `limit` names that changed, oldest change first, and forget them."""
         names = [name for name, _ in zip(self._changed, range(limit), strict=False)]
         taken = [(name, self._changed.pop(name)) for name in names]
+        self._unheard_of.difference_update(names)
         if not self._changed:
             self._wake.clear()
         return taken
@@ -56,11 +81,11 @@ class ChangeFeed:
         self.revision = 0
         self._watchers: set[Watcher] = set()
 
-    def publish(self, name: str) -> int:
+    def publish(self, name: str, change: Change) -> int:
         """Note a change of a snapshot and return its revision."""
         self.revision += 1
         for watcher in self._watchers:
-            watcher.note(name, self.revision)
+            watcher.note(name, self.revision, change)
         return self.revision
 
     def wake_all(self) -> None:

@@ -9,6 +9,9 @@ import bisect
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+import msgspec
+
+from agent.snapshots.feed import Change
 from agent.snapshots.model import NO_FACTS, Situation, SnapshotFacts, SnapshotState, SyncPoint
 from agent.snapshots.names import owned_names, owning_vm
 from agent.snapshots.stores.contract import EntryCondition, StoredSnapshot
@@ -16,8 +19,10 @@ from agent.snapshots.stores.contract import EntryCondition, StoredSnapshot
 ALL_STATES = tuple(SnapshotState)
 
 
-class KnownSnapshot:
+class KnownSnapshot(msgspec.Struct, eq=False, gc=False):
     """One snapshot: what the store says, what the ledger records, and the state that follows.
+
+    There are very many, so none has a place in the books of the cyclic collector: none is part of a cycle.
 
     Attributes:
         entry: As last read.
@@ -28,31 +33,20 @@ class KnownSnapshot:
         purging: Its removal has begun.
         seen, unclaimed_since: The first owner sync of this start at which it was there, and at which its name was
             claimed by nobody without interruption since.
-        revision: Of the cache, when it last changed.
     """
 
-    __slots__ = (
-        "entry",
-        "facts",
-        "invalid",
-        "purging",
-        "revision",
-        "seen",
-        "snapshot_id",
-        "state",
-        "unclaimed_since",
-    )
+    entry: StoredSnapshot
+    snapshot_id: str
+    facts: SnapshotFacts = NO_FACTS
+    state: SnapshotState = SnapshotState.PENDING
+    invalid: bool = False
+    purging: bool = False
+    seen: SyncPoint | None = None
+    unclaimed_since: SyncPoint | None = None
 
-    def __init__(self, entry: StoredSnapshot, snapshot_id: str, facts: SnapshotFacts = NO_FACTS) -> None:
-        self.entry = entry
-        self.snapshot_id = snapshot_id
-        self.facts = facts
-        self.state = SnapshotState.PENDING
-        self.invalid = entry.condition is EntryCondition.INVALID
-        self.purging = False
-        self.seen: SyncPoint | None = None
-        self.unclaimed_since: SyncPoint | None = None
-        self.revision = 0
+    def __post_init__(self) -> None:
+        """Begin with the verdict of the look it was found at."""
+        self.invalid = self.entry.condition is EntryCondition.INVALID
 
     @property
     def name(self) -> str:
@@ -106,15 +100,16 @@ class StateTotal:
 
 
 class Inventory:
-    """All known snapshots by name and by state. `on_change` is told of every change with the record, or None."""
+    """All known snapshots by name and by state. `on_change` is told of every change."""
 
-    def __init__(self, on_change: Callable[[str, KnownSnapshot | None], None]) -> None:
+    def __init__(self, on_change: Callable[[str, Change], object]) -> None:
         """Begin empty."""
         self._records: dict[str, KnownSnapshot] = {}
         self._names: dict[SnapshotState, list[str]] = {state: [] for state in ALL_STATES}
         self._bytes: dict[SnapshotState, int] = dict.fromkeys(ALL_STATES, 0)
         self._on_change = on_change
-        self.unseen: set[str] = set()
+        # Not a set, which takes three times the room.
+        self.unseen: dict[str, None] = {}
         """Names that no owner sync of this start has seen yet."""
         self.expiring: set[str] = set()
         """Names with a promise that ends by itself."""
@@ -154,10 +149,10 @@ class Inventory:
         self._bytes[state] += record.entry.allocated_bytes
         _insert(self._names[state], name)
         if record.seen is None:
-            self.unseen.add(name)
+            self.unseen[name] = None
         if any(kept.expires_at is not None for kept in record.facts.retentions):
             self.expiring.add(name)
-        self._on_change(name, record)
+        self._on_change(name, Change.ADDED if old is None else Change.CHANGED)
 
     def set_state(self, record: KnownSnapshot, state: SnapshotState) -> None:
         """Move a snapshot that is known into a state; nothing happens when it is in it already."""
@@ -167,14 +162,14 @@ class Inventory:
         record.state = state
         self._bytes[state] += record.entry.allocated_bytes
         _insert(self._names[state], record.name)
-        self._on_change(record.name, record)
+        self._on_change(record.name, Change.CHANGED)
 
     def remove(self, name: str) -> KnownSnapshot | None:
         """Take out a snapshot that is gone, and return it."""
         record = self._records.pop(name, None)
         if record is not None:
             self._forget(record)
-            self._on_change(name, None)
+            self._on_change(name, Change.REMOVED)
         return record
 
     def totals(self) -> dict[SnapshotState, StateTotal]:
@@ -193,7 +188,7 @@ class Inventory:
 
     def _forget(self, record: KnownSnapshot) -> None:
         self._leave_state(record)
-        self.unseen.discard(record.name)
+        self.unseen.pop(record.name, None)
         self.expiring.discard(record.name)
 
     def _leave_state(self, record: KnownSnapshot) -> None:

@@ -148,7 +148,6 @@ class Ledger:
 
     def _write(self, change: LedgerChange, *, is_durable: bool = True) -> None:
         connection = self._connected()
-        self._require_its_files()
         if not is_durable:
             connection.execute("PRAGMA synchronous = NORMAL")
         try:

@@ -31,8 +31,8 @@ SnapshotKey = tuple[str, str]
 class LedgerState:
     """What the ledger knows besides snapshots. Times are Unix seconds, None before the first.
 
-    `last_write_at` is the last write at a time that was not in doubt. `everything_in_use`: the ledger was rebuilt, and
-    nothing may be removed before owners are synced.
+    `last_write_at` is the last write at a time that was not in doubt, and `booted_at` when the boot of `boot_id` began
+    by that time. `everything_in_use`: the ledger was rebuilt, and nothing may be removed before owners are synced.
     """
 
     node_name: str = ""
@@ -42,6 +42,8 @@ class LedgerState:
     last_write_at: float | None = None
     clock_in_doubt: bool = False
     everything_in_use: bool = False
+    boot_id: str = ""
+    booted_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

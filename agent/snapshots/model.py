@@ -6,7 +6,7 @@ to the ledger before anybody sees it. Times are wall-clock Unix seconds, sizes a
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.snapshot_words import Owner, RetainReason
 
@@ -88,6 +88,18 @@ class SnapshotFacts:
     stamped_in_doubt: bool = False
     contested: bool = False
     guessed: bool = False
+
+    def with_shared_owner(self, name: str) -> "SnapshotFacts":
+        """Return the same facts, with one copy in memory of what the snapshot's name and its owners have in common."""
+        if self.owner is None:
+            return self
+        owner = self.owner
+        if owner.vm_name == name and owner.vm_name is not name:
+            owner = replace(owner, vm_name=name)
+        if owner is self.owner and all(kept.owner is owner or kept.owner != owner for kept in self.retentions):
+            return self
+        retentions = (replace(kept, owner=owner) if kept.owner == owner else kept for kept in self.retentions)
+        return replace(self, owner=owner, retentions=tuple(retentions))
 
 
 NO_FACTS = SnapshotFacts()

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from agent.snapshots.cache_core import CacheCore
 from agent.snapshots.cache_refresh import Refresher
-from agent.snapshots.clock import first_watch
 from agent.snapshots.errors import WrongNodeError, quoted
 from agent.snapshots.ledger_rows import LedgerChange, LedgerContents
 from agent.snapshots.ownership import OwnerSet
@@ -33,9 +32,7 @@ async def open_ledger(core: CacheCore, refresher: Refresher) -> None:
     core.journal.state = state
     core.owners = OwnerSet(contents.owners)
     core.journal.superseded = dict.fromkeys(contents.superseded_uids)
-    core.watch = first_watch(
-        core.clock.wall(), core.clock.boot(), state.last_write_at, was_in_doubt=state.clock_in_doubt
-    )
+    core.watch_clock_since(state)
     if state.node_name and state.node_name != core.settings.node_name:
         core.refusal = WrongNodeError(
             f"the ledger {core.journal.ledger.path} belongs to node {quoted(state.node_name)}, this is node"
@@ -56,6 +53,7 @@ async def open_store(core: CacheCore, refresher: Refresher) -> None:
         store_id = _UNKNOWN_STORE
     knows = refresher.knows_snapshots or len(core.inventory) > 0
     opening = await core.in_store(core.store.open, LedgerIdentity(store_id=store_id, knows_snapshots=knows))
+    core.is_identified = True
     rebuilt = opening.origin is StoreOrigin.REBUILT
     if rebuilt:
         _log.warning("the ledger knows nothing of store %s; everything in it counts as in use", core.store.location)

@@ -16,11 +16,11 @@ import grpc
 
 from agent.rpc.errors import ApiError
 from agent.snapshots.cache import SnapshotCache
-from agent.snapshots.cache_collect import CollectedItem
+from agent.snapshots.cache_collect import MAX_WAITING, CollectedItem
 from agent.snapshots.cache_purge import PurgeRequest
 from agent.snapshots.cache_sync import SyncRequest
 from agent.snapshots.encoded_pages import EncodedPages
-from agent.snapshots.errors import InvalidFieldError, InvalidNameError, SnapshotError
+from agent.snapshots.errors import InvalidFieldError, InvalidNameError, SnapshotError, TooManyRequestsError
 from agent.snapshots.feed import Watcher
 from agent.snapshots.inventory import KnownSnapshot
 from agent.snapshots.messages import (
@@ -74,6 +74,7 @@ class SnapshotCacheService:
         self._cache = cache
         self._heartbeat_seconds = heartbeat_seconds
         self._closed = False
+        self._collections = 0
         self._pages = EncodedPages()
 
     def handlers(self) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
@@ -200,19 +201,27 @@ class SnapshotCacheService:
         return pb.VerifySnapshotResponse(snapshot=self._snapshot(record))
 
     async def _collect(self, request: pb.CollectGarbageRequest) -> AsyncGenerator[pb.CollectGarbageResponse, None]:
-        steps = self._cache.collect(caller_of(request), policy=policy_of(request), dry_run=request.dry_run)
-        async with contextlib.aclosing(read_ahead(steps)) as done:
-            async for step in done:
-                if isinstance(step, CollectedItem):
-                    yield pb.CollectGarbageResponse(item=item_message(step))
-                else:
-                    yield pb.CollectGarbageResponse(summary=summary_message(step))
+        # Whose answer is not read yet counts as well: it has a change's place, and others need those.
+        if self._collections > MAX_WAITING:
+            raise TooManyRequestsError(f"{self._collections} collections run, wait or are being read; try again later")
+        self._collections += 1
+        try:
+            steps = self._cache.collect(caller_of(request), policy=policy_of(request), dry_run=request.dry_run)
+            async with contextlib.aclosing(read_ahead(steps)) as done:
+                async for step in done:
+                    if isinstance(step, CollectedItem):
+                        yield pb.CollectGarbageResponse(item=item_message(step))
+                    else:
+                        yield pb.CollectGarbageResponse(summary=summary_message(step))
+        finally:
+            self._collections -= 1
 
     async def _watch(self, _request: pb.WatchSnapshotsRequest) -> AsyncGenerator[pb.WatchSnapshotsResponse, None]:
         async with self._cache.watching() as watcher:
             after, more = "", True
             while more:
                 records = self._cache.core.inventory.page(after, _WATCH_CHUNK)
+                watcher.has_told(record.name for record in records)
                 for record in records:
                     yield self._event(pb.SNAPSHOT_EVENT_TYPE_UPSERTED, watcher.revision, record)
                 more = len(records) == _WATCH_CHUNK

@@ -40,7 +40,10 @@ class CacheView:
 
         Only a disk that is not the right one has another size; other faults of the store leave the numbers true.
         """
-        fault = self._cache.core.store_fault
+        core = self._cache.core
+        if core.store_fault is None and not core.is_identified:
+            return "the snapshot store has not been opened yet"
+        fault = core.store_fault
         return str(fault) if fault is not None and fault.fault in _OTHER_DISK else None
 
     def conditions(self) -> Iterator[Condition]:
@@ -54,11 +57,12 @@ class CacheView:
             message=f"the snapshot store's file system is too full: {pressure}" if pressure else "",
         )
         fault = core.store_fault or core.journal.fault or core.refusal
+        reason, message = ("Ready", "") if self._cache.has_begun else ("Starting", "the store is being read")
         yield Condition(
             type="CocoonSnapshotCacheReady",
-            status=fault is None,
-            reason="Ready" if fault is None else _camel(fault.reason),
-            message="" if fault is None else str(fault),
+            status=fault is None and self._cache.has_begun,
+            reason=reason if fault is None else _camel(fault.reason),
+            message=message if fault is None else str(fault),
         )
 
 

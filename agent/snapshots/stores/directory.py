@@ -32,10 +32,11 @@ from agent.snapshots.stores.contract import (
     StoreOpening,
     nothing,
 )
+from agent.snapshots.stores.digests import version_of
 from agent.snapshots.stores.directory_scan import PENDING_PREFIX, DirectoryMark, StoreScan, is_entry_name
 from agent.snapshots.stores.identity import StoreIdentity
 from agent.snapshots.stores.reclaim import Reclaimer
-from agent.snapshots.stores.scan import METADATA_FILE, OPEN_DIRECTORY, version_of
+from agent.snapshots.stores.scan import METADATA_FILE, OPEN_DIRECTORY
 from agent.snapshots.stores.system_errors import store_unavailable
 from agent.snapshots.stores.trash import is_mistaken, make_durable, move_in, open_trash, set_free
 from agent.snapshots.stores.usage import file_system_usage

@@ -4,7 +4,8 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Collection
+from array import array
+from collections.abc import Iterable
 
 from agent.snapshots.errors import quoted
 from agent.snapshots.names import is_readable_name, is_store_name
@@ -16,6 +17,7 @@ from agent.snapshots.stores.contract import (
     Inventory,
     StoredSnapshot,
 )
+from agent.snapshots.stores.digests import digest
 from agent.snapshots.stores.envelope import Envelope, EnvelopeInvalidError, EnvelopeTooNewError, decode_envelope
 from agent.snapshots.stores.identity import is_own_file
 from agent.snapshots.stores.scan import (
@@ -39,13 +41,17 @@ _PENDING_NAME = re.compile(re.escape(PENDING_PREFIX) + r"[A-Za-z0-9._~+@=,-]*", 
 
 
 class DirectoryMark(ChangeMark):
-    """Signatures of the root and of each directory in it; 0 stands for one that must be looked at again."""
+    """Signatures of the root and of each directory in it; 0 stands for one that must be looked at again.
 
-    __slots__ = ("root", "signatures")
+    `signatures[n]` is that of `names[n]`: a dictionary would take five times the room.
+    """
 
-    def __init__(self, root: int, signatures: dict[str, int]) -> None:
+    __slots__ = ("names", "root", "signatures")
+
+    def __init__(self, root: int, names: Iterable[str], signatures: Iterable[int]) -> None:
         self.root = root
-        self.signatures = signatures
+        self.names = tuple(names)
+        self.signatures = array("q", signatures)
 
 
 class StoreScan:
@@ -73,31 +79,44 @@ class StoreScan:
             elif signature is not None:
                 self._note_foreign(name, "a directory without snapshot.json, or a mount point")
         return Inventory(
-            entries=tuple(entries), foreign=self._foreign(), mark=DirectoryMark(root_signature, signatures)
+            entries=tuple(entries),
+            foreign=self._foreign(),
+            mark=DirectoryMark(root_signature, signatures.keys(), signatures.values()),
         )
 
     def changes(self, mark: DirectoryMark) -> Changes:
         """Compare one `stat` of each directory with the mark, and list again only when the root has changed."""
         root_signature = self._signature(os.fstat(self._root))
-        known = mark.signatures
-        is_listed_again = root_signature != mark.root or root_signature == 0
-        names: Collection[str] = self._directory_names() if is_listed_again else known
-        signatures: dict[str, int] = {}
-        changed = set()
-        root, stat, digest = self._root, os.stat, self._signature
-        for name in names:
+        known: Iterable[tuple[str, int]] = zip(mark.names, mark.signatures, strict=True)
+        gone: set[str] = set()
+        if root_signature != mark.root or root_signature == 0:
+            known, gone = self._listed_again(mark)
+        names: list[str] = []
+        signatures: list[int] = []
+        changed = []
+        root, stat, signature_of = self._root, os.stat, self._signature
+        for name, before in known:
             try:
-                signature = digest(stat(name, dir_fd=root, follow_symlinks=False))
+                signature = signature_of(stat(name, dir_fd=root, follow_symlinks=False))
             except FileNotFoundError:
+                gone.add(name)
                 continue
             except OSError:
                 # One directory that cannot be looked at is its own problem, to be read and told as such.
                 signature = 0
-            signatures[name] = signature
-            if not signature or signature != known.get(name):
-                changed.add(name)
-        gone = frozenset(known.keys() - signatures.keys())
-        return Changes(changed=frozenset(changed), gone=gone, mark=DirectoryMark(root_signature, signatures))
+            names.append(name)
+            signatures.append(signature)
+            if not signature or signature != before:
+                changed.append(name)
+        new_mark = DirectoryMark(root_signature, names, signatures)
+        return Changes(changed=frozenset(changed), gone=frozenset(gone), mark=new_mark)
+
+    def _listed_again(self, mark: DirectoryMark) -> tuple[list[tuple[str, int]], set[str]]:
+        """Return all names there are now with the signature known of each, 0 for new ones; and those that went."""
+        known = {name: (name, signature) for name, signature in zip(mark.names, mark.signatures, strict=True)}
+        # The text known already, not the new one: there is to be one of each name.
+        listed = [known.pop(name, (name, 0)) for name in self._directory_names()]
+        return listed, set(known)
 
     def entry(self, name: str) -> StoredSnapshot | None:
         """Read one entry; None if it is not there or no snapshot."""
@@ -146,7 +165,7 @@ class StoreScan:
         changed_ns = status.st_ctime_ns
         if changed_ns > self._recent_ns and self._may_change_unseen(changed_ns):
             return 0
-        return hash((status.st_dev, status.st_ino, status.st_mtime_ns, changed_ns))
+        return digest(status.st_dev, status.st_ino, status.st_mtime_ns, changed_ns)
 
     def _may_change_unseen(self, changed_ns: int) -> bool:
         is_coarse = changed_ns % 1_000_000_000 == 0

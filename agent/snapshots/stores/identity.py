@@ -55,6 +55,7 @@ class StoreIdentity:
         self.directory = directory
         self.store_id: str | None = None
         self._lock: int | None = None
+        self._locked_file: tuple[int, int] | None = None
         self._lock_guard = threading.Lock()
 
     def open(self, ledger: LedgerIdentity) -> StoreOrigin:
@@ -101,7 +102,8 @@ class StoreIdentity:
                 fault = StoreFault.MARKER_MISSING if marker_id is None else StoreFault.MARKER_DIFFERENT
                 ledger = LedgerIdentity(store_id=self.store_id, knows_snapshots=True)
                 raise self._refusal(fault, ledger, marker_id)
-            self._take_lock(root)
+            if not self._has_lock(root):
+                self._take_lock(root)
             yield root
 
     @contextlib.contextmanager
@@ -163,6 +165,14 @@ class StoreIdentity:
             raise store_unavailable("write the marker of", self.directory, error) from error
         return store_id
 
+    def _has_lock(self, root: int) -> bool:
+        """Tell whether the lock that is held is on the marker that is there now."""
+        try:
+            status = os.stat(MARKER_FILE, dir_fd=root, follow_symlinks=False)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._locked_file
+
     def _take_lock(self, root: int) -> None:
         """Hold the lock on the marker that is there now; a disk that was mounted again has to be locked again."""
         try:
@@ -181,12 +191,14 @@ class StoreIdentity:
             if self._lock is not None:
                 os.close(self._lock)
             self._lock = marker
+            locked = os.fstat(marker)
+            self._locked_file = locked.st_dev, locked.st_ino
 
     def _drop_lock(self) -> None:
         with self._lock_guard:
             if self._lock is not None:
                 os.close(self._lock)
-                self._lock = None
+                self._lock = self._locked_file = None
 
     def _lock_refused(self, error: OSError) -> StoreUnavailableError:
         if error.errno not in (errno.EAGAIN, errno.EACCES):

@@ -11,6 +11,7 @@ import stat
 import sys
 
 from agent.snapshots.stores.contract import EntryCondition, LinkedFile, StoredSnapshot
+from agent.snapshots.stores.digests import shared_number, version_of
 from agent.snapshots.stores.envelope import (
     MAX_ENVELOPE_BYTES,
     Envelope,
@@ -65,16 +66,6 @@ class DirectoryContents:
         self.is_complete = True
 
 
-def version_of(inode: int, metadata: os.stat_result | None) -> int:
-    """Return a number that differs when another snapshot stands under the name; a rename does not change it.
-
-    It goes by the metadata's change time: unpacking sets the modification time back, and inodes are given out again.
-    """
-    if metadata is None:
-        return hash((inode, 0))
-    return hash((inode, metadata.st_ino, metadata.st_ctime_ns, metadata.st_size))
-
-
 def read_contents(directory: int, status: os.stat_result) -> DirectoryContents:
     """Read sizes of everything below an open directory, staying on its file system.
 
@@ -111,7 +102,7 @@ def describe(
         sys.intern(envelope.image),
         sys.intern(envelope.hypervisor),
         envelope.cpu_count,
-        envelope.memory_bytes,
+        shared_number(envelope.memory_bytes),
         problems[:MAX_PROBLEMS],
         version_of(contents.inode, metadata),
     )

@@ -34,12 +34,22 @@ class SetClock:
 
     wall_now: float = START
     boot_now: float = 1000.0
+    boots: int = 1
 
     def wall(self) -> float:
         return self.wall_now
 
     def boot(self) -> float:
         return self.boot_now
+
+    def boot_id(self) -> str:
+        return f"boot-{self.boots}"
+
+    def reboot(self, seconds: float = 60.0) -> None:
+        """Boot the host anew, which takes so long."""
+        self.wall_now += seconds
+        self.boot_now = 0.0
+        self.boots += 1
 
     def pass_time(self, seconds: float) -> None:
         """Let time go by on both."""

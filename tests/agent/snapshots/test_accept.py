@@ -1,18 +1,19 @@
 """An operator's word about node, cluster and disk changes what it says, and removes nothing."""
 
+import time
 from dataclasses import replace
 
 import pytest
 
 from agent.config import Settings
 from agent.config_sources import load
-from agent.snapshots.accept import accept_cluster, accept_node, accept_store
+from agent.snapshots.accept import accept_clock, accept_cluster, accept_node, accept_store
 from agent.snapshots.authority import Caller
 from agent.snapshots.cache_settings import CacheSettings
 from agent.snapshots.errors import LedgerUnavailableError
 from agent.snapshots.stores.identity import MARKER_FILE
 from common.snapshot_words import PurgeOutcome
-from tests.agent.snapshots.caching import CLUSTER, CacheHost, pod
+from tests.agent.snapshots.caching import CLUSTER, HOUR, CacheHost, pod
 
 KEPT = pod("ns", "kept", set_name="s", set_uid="set-1", keep_on_delete=True)
 LEFT = pod("ns", "left", set_name="s", set_uid="set-1")
@@ -101,3 +102,16 @@ async def test_a_node_name_that_was_accepted_changes_nothing_else(host: CacheHos
     await host.restart(CacheSettings("node-2"))
     await host.sync()
     assert await host.purge(KEPT) == {KEPT.vm_name: PurgeOutcome.SKIPPED_RETAINED}
+
+
+async def test_a_clock_that_was_accepted_is_believed_at_the_next_start(host: CacheHost) -> None:
+    host.clock.wall_now = time.time()
+    await host.sync()
+    host.clock.step(-2 * HOUR)
+    await host.restart()
+    assert host.cache.core.moment().clock_in_doubt
+    await host.cache.close()
+    host.clock.wall_now = time.time()
+    accept_clock(settings_of(host))
+    await host.restart()
+    assert not host.cache.core.moment().clock_in_doubt

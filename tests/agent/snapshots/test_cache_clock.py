@@ -1,6 +1,8 @@
 """Times that were taken while the clock was in doubt never end anything, however the doubt ends."""
 
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -30,7 +32,8 @@ async def confirm_offline(host: CacheHost) -> None:
     await host.cache.close()
     ledger = Ledger(str(host.state_dir))
     state = ledger.open().state
-    ledger.commit(LedgerChange(state=replace(state, clock_in_doubt=False, last_write_at=host.clock.wall())))
+    believed = replace(state, clock_in_doubt=False, last_write_at=host.clock.wall(), boot_id="", booted_at=None)
+    ledger.commit(LedgerChange(state=believed))
     ledger.close()
     await host.restart()
 
@@ -114,3 +117,65 @@ async def test_whoever_brings_a_snapshot_back_has_the_grace_period_again(host: C
     await host.sync()
     await host.collect(Policy(keep_at_most=0))
     assert host.on_disk(VM)
+
+
+@pytest.mark.parametrize(
+    ("step", "reboots", "in_doubt"),
+    [
+        (2 * HOUR, False, True),
+        (-2 * HOUR, False, True),
+        (23 * HOUR, False, True),
+        (240.0, False, False),
+        (-240.0, False, False),
+        # After a boot nothing tells a step from time that has passed, but for what passed since the last write.
+        (2 * HOUR, True, False),
+        (25 * HOUR, True, True),
+    ],
+)
+async def test_a_step_while_the_agent_was_stopped_is_noticed(
+    host: CacheHost, step: float, reboots: bool, in_doubt: bool
+) -> None:
+    """F30: the boot-time clock went on meanwhile, and the ledger knows where it was."""
+    host.write(VM)
+    await host.sync()
+    await host.retain(WEB, ttl_seconds=HOUR)
+    await host.cache.close()
+    host.clock.pass_time(60)
+    host.clock.step(step)
+    if reboots:
+        host.clock.reboot()
+    await host.restart()
+    assert host.cache.core.moment().clock_in_doubt is in_doubt
+    await host.cache.settle()
+    assert await host.state(VM) == ("RETAINED" if in_doubt or step < HOUR else "UNCLAIMED")
+
+
+async def test_a_step_that_was_confirmed_is_not_doubted_again(host: CacheHost) -> None:
+    await host.sync()
+    host.clock.step(2 * HOUR)
+    await host.cache.settle()
+    assert host.cache.core.moment().clock_in_doubt
+    await host.cache.confirm_clock()
+    await host.restart()
+    assert not host.cache.core.moment().clock_in_doubt
+    host.clock.step(2 * HOUR)
+    await host.sync()
+    await host.restart()
+    assert not host.cache.core.moment().clock_in_doubt
+
+
+async def test_a_ledger_that_does_not_know_its_boot_is_read_as_before(host: CacheHost) -> None:
+    """As an earlier version wrote it."""
+    await host.sync()
+    await host.cache.close()
+    ledger = Ledger(str(host.state_dir))
+    state = ledger.open().state
+    assert (state.boot_id, state.booted_at) == ("boot-1", host.clock.wall() - host.clock.boot())
+    ledger.close()
+    with closing(sqlite3.connect(ledger.path)) as connection, connection:
+        connection.execute(
+            "UPDATE state SET document = CAST(json_remove(CAST(document AS TEXT), '$.boot_id', '$.booted_at') AS BLOB)"
+        )
+    host.clock.step(2 * HOUR)
+    await host.restart()
+    assert not host.cache.core.moment().clock_in_doubt

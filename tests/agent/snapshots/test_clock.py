@@ -85,7 +85,8 @@ KNOWN = Authority("c1", 5, SyncPoint(5, 9))
         (KNOWN, Caller(6, "c1"), False, Authority("c1", 6, SyncPoint(5, 9))),
         (KNOWN, Caller(4, "c1"), True, KNOWN),
         (KNOWN, Caller(None, "c1"), False, KNOWN),
-        (Authority("", 5), Caller(5, ""), False, Authority("", 5)),
+        # Keeping harms nobody, and proves nothing about who called.
+        (Authority(), Caller(5, ""), True, Authority()),
     ],
 )
 def test_who_is_admitted(known: Authority, caller: Caller, keeping: bool, after: Authority) -> None:
@@ -108,6 +109,14 @@ def test_who_is_refused(caller: Caller, keeping: bool, error: type[Exception]) -
     """F33, F34."""
     with pytest.raises(error):
         admit(KNOWN, caller, keeping=keeping)
+
+
+@pytest.mark.parametrize("known", [Authority(), Authority("", 5)])
+def test_a_controller_that_does_not_tell_its_cluster_changes_nothing(known: Authority) -> None:
+    """F33: nobody could refuse the wrong one afterwards."""
+    with pytest.raises(InvalidFieldError) as refused:
+        admit(known, Caller(6, ""))
+    assert refused.value.field == "cluster_id"
 
 
 def test_syncs_are_ordered_by_epoch_then_revision() -> None:

@@ -327,6 +327,41 @@ def test_on_a_terminal_it_asks(stopped: Host, terminal: Callable[..., Terminal],
         assert "1 removed, " in asked.shown
 
 
+def test_many_are_purged_and_verified_with_a_bar_on_a_terminal(
+    stopped: Host, terminal: Callable[..., Terminal]
+) -> None:
+    names = [VM, "vk-ns-db"]
+    write_snapshot(stopped.root, "vk-ns-db", metadata=envelope("vk-ns-db", "id-1"))
+    verified = terminal("verify", *names)
+    assert verified.end() == 0, verified.shown
+    assert "verifying" in verified.shown
+    assert "100%" in verified.shown
+    purged = terminal("purge", *names, "--force", "--yes")
+    assert purged.end() == 0, purged.shown
+    assert "purging" in purged.shown
+    assert "100%" in purged.shown
+    assert purged.shown.count("PURGED") == 2
+    assert not [name for name in names if (stopped.root / name).exists()]
+
+
+def test_many_are_purged_and_verified_in_plain_lines_elsewhere(host: Host) -> None:
+    """One of them that is damaged or missing is told at the end, and the others are not left out for it."""
+    names = [VM, "vk-ns-db"]
+    assert [one["name"] for one in host.json("verify", *names)] == names
+    done = host.run("verify", VM, "vk-ns-none", "vk-ns-db", status=1)
+    assert [name for name in names if name in done.stdout] == names
+    assert done.stderr.count("error: ") == 1
+    assert "vk-ns-none" in done.stderr
+    assert "%" not in done.stdout + done.stderr
+    assert "name one" in host.run("verify", *names, "--expected-id", "id-0", status=2).stderr
+    planned = host.json("purge", *names, "--dry-run")
+    assert [one["name"] for one in planned] == names
+    assert host.json("purge", *names, "--yes") == planned
+    again = host.run("purge", *names, "--yes")
+    assert again.stdout.count("NOTHING_TO_PURGE") == 2
+    assert "%" not in again.stdout + again.stderr
+
+
 def test_a_command_asks_where_no_certificate_is_needed() -> None:
     class Listening:
         listen = listen_addresses("0.0.0.0:7443,127.0.0.1:7443,unix:/run/x/socket")

@@ -5,77 +5,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # ships without types
 
-from agent.config_values import ListenAddress, listen_addresses
-from agent.rpc.authorization import Authorization
-from agent.rpc.guard import CallGuard
-from agent.rpc.metrics import CallMetrics
-from agent.rpc.server import RpcServer
 from agent.snapshots import service as service_module
-from agent.snapshots.service import SERVICE_NAME, SnapshotCacheService
 from agent.snapshots.stores.identity import MARKER_FILE
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 from cocoonstack.node.v1.snapshot_cache_pb2_grpc import SnapshotCacheStub
-from tests.agent.snapshots.caching import CacheHost
+from tests.agent.snapshots.serving import Served, changing, details
 from tests.agent.snapshots.stores.harness import tree
 
 OWNER = pb.Owner(pod_uid="uid-1", namespace="ns", pod_name="web", vm_name="vk-ns-web", managed=True)
 NAMES = [f"vk-ns-p{number}" for number in range(5)]
 
 
-@dataclass
-class Served:
-    """A cache behind a real server, and a client's calls."""
-
-    host: CacheHost
-    calls: Any
-    service: SnapshotCacheService
-    address: str
-
-
-@pytest_asyncio.fixture
-async def served(host: CacheHost) -> AsyncIterator[Served]:
-    service = SnapshotCacheService(host.cache, heartbeat_seconds=0.05)
-    server = RpcServer(CallGuard(Authorization((), (), mutual_tls=False), CallMetrics()))
-    server.add_service(SERVICE_NAME, service.handlers())
-    addresses: tuple[ListenAddress, ...] = listen_addresses("127.0.0.1:0")
-    bound = await server.start(addresses, None)
-    async with grpc.aio.insecure_channel(bound[0]) as channel:
-        yield Served(host, SnapshotCacheStub(channel), service, bound[0])
-    service.close()
-    await server.stop()
-
-
-def details(error: grpc.aio.AioRpcError) -> tuple[str, dict[str, str], list[str]]:
-    """Return reason, metadata and violated fields of an error."""
-    status = status_pb2.Status()
-    status.ParseFromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
-    info, request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
-    for detail in status.details:
-        detail.Unpack(info)
-        detail.Unpack(request)
-    assert info.domain == "node.cocoonstack.io"
-    return info.reason, dict(info.metadata), [violation.field for violation in request.field_violations]
-
-
 async def read_to_the_end(stream: Any) -> None:
     while await stream.read() is not grpc.aio.EOF:
         pass
-
-
-def changing(message: Any, epoch: int = 1) -> Any:
-    message.controller_epoch = epoch
-    message.cluster_id = "cluster-1"
-    return message
 
 
 async def test_pages_are_complete_and_bound_to_their_filters(served: Served) -> None:

@@ -179,7 +179,8 @@ class SnapshotCacheServicer:
         """CollectGarbage removes collectable snapshots under a policy, one at a time, and reports each; a dry run reports the
         same items and removes nothing. One collection runs at a time and at most four wait.
         Errors: FAILED_PRECONDITION with reason STALE_CONTROLLER_EPOCH or WRONG_CLUSTER; RESOURCE_EXHAUSTED with reason
-        TOO_MANY_REQUESTS; UNAVAILABLE with reason STORE_UNAVAILABLE.
+        TOO_MANY_REQUESTS; UNAVAILABLE with reason STORE_UNAVAILABLE; DEADLINE_EXCEEDED with reason ANSWER_NOT_READ when
+        nothing of the answer was read for a minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -85,7 +85,8 @@ class SnapshotCacheStub:
     """CollectGarbage removes collectable snapshots under a policy, one at a time, and reports each; a dry run reports the
     same items and removes nothing. One collection runs at a time and at most four wait.
     Errors: FAILED_PRECONDITION with reason STALE_CONTROLLER_EPOCH or WRONG_CLUSTER; RESOURCE_EXHAUSTED with reason
-    TOO_MANY_REQUESTS; UNAVAILABLE with reason STORE_UNAVAILABLE.
+    TOO_MANY_REQUESTS; UNAVAILABLE with reason STORE_UNAVAILABLE; DEADLINE_EXCEEDED with reason ANSWER_NOT_READ when
+    nothing of the answer was read for a minute.
     """
     VerifySnapshot: _grpc.UnaryUnaryMultiCallable[_snapshot_cache_pb2.VerifySnapshotRequest, _snapshot_cache_pb2.VerifySnapshotResponse]
     """VerifySnapshot reads a snapshot's metadata and sizes again and compares the expected id. Whoever restores a copy
@@ -151,7 +152,8 @@ class SnapshotCacheAsyncStub(SnapshotCacheStub):
     """CollectGarbage removes collectable snapshots under a policy, one at a time, and reports each; a dry run reports the
     same items and removes nothing. One collection runs at a time and at most four wait.
     Errors: FAILED_PRECONDITION with reason STALE_CONTROLLER_EPOCH or WRONG_CLUSTER; RESOURCE_EXHAUSTED with reason
-    TOO_MANY_REQUESTS; UNAVAILABLE with reason STORE_UNAVAILABLE.
+    TOO_MANY_REQUESTS; UNAVAILABLE with reason STORE_UNAVAILABLE; DEADLINE_EXCEEDED with reason ANSWER_NOT_READ when
+    nothing of the answer was read for a minute.
     """
     VerifySnapshot: _aio.UnaryUnaryMultiCallable[_snapshot_cache_pb2.VerifySnapshotRequest, _snapshot_cache_pb2.VerifySnapshotResponse]  # type: ignore[assignment]
     """VerifySnapshot reads a snapshot's metadata and sizes again and compares the expected id. Whoever restores a copy
@@ -268,7 +270,8 @@ class SnapshotCacheServicer(metaclass=_abc_1.ABCMeta):
         """CollectGarbage removes collectable snapshots under a policy, one at a time, and reports each; a dry run reports the
         same items and removes nothing. One collection runs at a time and at most four wait.
         Errors: FAILED_PRECONDITION with reason STALE_CONTROLLER_EPOCH or WRONG_CLUSTER; RESOURCE_EXHAUSTED with reason
-        TOO_MANY_REQUESTS; UNAVAILABLE with reason STORE_UNAVAILABLE.
+        TOO_MANY_REQUESTS; UNAVAILABLE with reason STORE_UNAVAILABLE; DEADLINE_EXCEEDED with reason ANSWER_NOT_READ when
+        nothing of the answer was read for a minute.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,32 @@
+"""Numbers of which very many are kept: made so that each takes as little room as it can.
+
+Why this exists: every snapshot has a version, a signature and sizes, and a Python number is an object of its own.
+"""
+
+import os
+
+MAX_SHARED_NUMBERS = 4096
+_DIGEST_MASK = (1 << 60) - 1
+_shared_numbers: dict[int, int] = {}
+
+
+def digest(*numbers: int) -> int:
+    """Return a number below 2**60 that differs when one of these does; so small that Python keeps it in 32 bytes."""
+    return hash(numbers) & _DIGEST_MASK
+
+
+def shared_number(number: int) -> int:
+    """Return the number, as one object in memory for all snapshots that have it: few sizes of memory are in use."""
+    if len(_shared_numbers) > MAX_SHARED_NUMBERS:
+        _shared_numbers.clear()
+    return _shared_numbers.setdefault(number, number)
+
+
+def version_of(inode: int, metadata: os.stat_result | None) -> int:
+    """Return a number that differs when another snapshot stands under the name; a rename does not change it.
+
+    It goes by the metadata's change time: unpacking sets the modification time back, and inodes are given out again.
+    """
+    if metadata is None:
+        return digest(inode, 0)
+    return digest(inode, metadata.st_ino, metadata.st_ctime_ns, metadata.st_size)
