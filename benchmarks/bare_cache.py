@@ -7,12 +7,12 @@ an empty message.
 
 import asyncio
 import os
-import signal
 import sqlite3
 import sys
 
 import grpc
 
+from benchmarks.bare_server import serve
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 
 SERVICE = "cocoonstack.node.v1.SnapshotCache"
@@ -55,12 +55,7 @@ async def _serve(address: str, directory: str) -> None:
         "RetainSnapshots": grpc.unary_unary_rpc_method_handler(cache.retain),
     }
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
-    server.add_insecure_port(address)
-    await server.start()
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await stop.wait()
-    await server.stop(0)
+    await serve(server, address)
 
 
 if __name__ == "__main__":

@@ -107,15 +107,20 @@ class BareNodeResources(pb_grpc.NodeResourcesServicer):
         raise NotImplementedError
 
 
-async def _serve(address: str, report: pb.NodeResourcesReport) -> None:
-    server = grpc.aio.server()
-    pb_grpc.add_NodeResourcesServicer_to_server(BareNodeResources(report), server)
+async def serve(server: grpc.aio.Server, address: str) -> None:
+    """Serve until SIGTERM."""
     server.add_insecure_port(address)
     await server.start()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await stop.wait()
     await server.stop(0)
+
+
+async def _serve(address: str, report: pb.NodeResourcesReport) -> None:
+    server = grpc.aio.server()
+    pb_grpc.add_NodeResourcesServicer_to_server(BareNodeResources(report), server)
+    await serve(server, address)
 
 
 def main() -> None:

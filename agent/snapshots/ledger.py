@@ -26,6 +26,7 @@ from agent.snapshots.ledger_rows import (
 )
 from agent.snapshots.ledger_schema import MIGRATIONS
 from agent.snapshots.stores.ballast import Ballast
+from agent.snapshots.stores.durable import sync_directory
 
 LEDGER_FILE = "ledger.sqlite"
 BALLAST_FILE = "ledger.ballast"
@@ -144,7 +145,7 @@ class Ledger:
                     metadata={"cause": error_name(error)},
                 ) from error
         if version != len(self._migrations):
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
 
     def _write(self, change: LedgerChange, *, is_durable: bool = True) -> None:
         connection = self._connected()
@@ -176,7 +177,7 @@ class Ledger:
                 raise
             self._connection = connection
             self._opened_file = self._file_at_path()
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
         return self._connection
 
     def _require_its_files(self) -> None:
@@ -208,7 +209,7 @@ class Ledger:
                 os.replace(self.path + suffix, self.set_aside_as + suffix)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path + "-shm")
-        _sync_directory(self._directory)
+        sync_directory(self._directory)
 
     @contextlib.contextmanager
     def _typed_errors(self, verb: str) -> Iterator[None]:
@@ -222,11 +223,3 @@ class Ledger:
                 f"the ledger {self.path} could not be {verb} ({error}); nothing was changed. {advice(error)}",
                 metadata={"cause": cause},
             ) from error
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

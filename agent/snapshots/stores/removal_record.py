@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from agent.snapshots.errors import StoreFault, StoreUnavailableError
+from agent.snapshots.stores.durable import sync_directory
 from agent.snapshots.stores.system_errors import store_unavailable
 
 RECORD_BYTES = 4096
@@ -45,7 +46,7 @@ class RemovalRecord:
             if os.fstat(descriptor).st_size < RECORD_BYTES:
                 os.pwrite(descriptor, b" " * RECORD_BYTES, 0)
                 os.fsync(descriptor)
-                _sync_directory(os.path.dirname(self.path))
+                sync_directory(os.path.dirname(self.path))
 
     def unfinished(self) -> tuple[RunningRemoval, ...]:
         """Return the removals that were begun and not seen to end. Raises StoreUnavailableError."""
@@ -113,11 +114,3 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -23,6 +23,18 @@ from common.snapshot_words import Owner, PurgeOutcome, PurgeReason, RetainOutcom
 from tests.agent.snapshots.stores.harness import envelope, write_snapshot
 
 CLUSTER = "cluster-1"
+CRASH_POINTS = [
+    "sync-before-commit",
+    "sync-after-commit",
+    "retain-before-commit",
+    "retain-after-commit",
+    "release-before-commit",
+    "release-after-commit",
+    "removal-before-commit",
+    "removal-before-store",
+    "removal-after-store",
+]
+"""Every point at which a crash must lose nothing."""
 START = 1_700_000_000.0
 HOUR = 3600.0
 DAY = 24 * HOUR

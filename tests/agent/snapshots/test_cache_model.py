@@ -23,7 +23,7 @@ from agent.snapshots.errors import SnapshotError
 from agent.snapshots.model import SnapshotState
 from agent.snapshots.names import owned_names
 from common.snapshot_words import Owner, RetainOutcome
-from tests.agent.snapshots.caching import DAY, HOUR, CacheHost, pod
+from tests.agent.snapshots.caching import CRASH_POINTS, DAY, HOUR, CacheHost, pod
 
 # Two pods whose VMs have one name, a third whose name begins with theirs, and one that claims another's VM.
 PODS = (("a-b", "c"), ("a", "b-c"), ("a-b", "c-0"), ("evil", "p"))
@@ -160,19 +160,7 @@ class CacheRules(RuleBasedStateMachine):
 
     @rule(
         action=_actions,
-        point=st.sampled_from(
-            [
-                "sync-before-commit",
-                "sync-after-commit",
-                "retain-before-commit",
-                "retain-after-commit",
-                "release-before-commit",
-                "release-after-commit",
-                "removal-before-commit",
-                "removal-before-store",
-                "removal-after-store",
-            ]
-        ),
+        point=st.sampled_from(CRASH_POINTS),
     )
     def crash_in_a_call(self, action: Action, point: str) -> None:
         """The process dies at a named point of a call, if the call gets there, else right after it."""

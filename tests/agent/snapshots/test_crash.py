@@ -12,20 +12,10 @@ import pytest
 
 from devenv.cocoon_programs import AgentProcess
 from tests.agent.snapshots import crashing_agent
+from tests.agent.snapshots.caching import CRASH_POINTS
 from tests.agent.snapshots.crash_load import Load
 from tests.support.waiting import wait_for
 
-POINTS = [
-    "sync-before-commit",
-    "sync-after-commit",
-    "retain-before-commit",
-    "retain-after-commit",
-    "release-before-commit",
-    "release-after-commit",
-    "removal-before-commit",
-    "removal-before-store",
-    "removal-after-store",
-]
 BATCHES = 3
 KILLS_IN_A_BATCH = 7
 LONG_KILLS_IN_A_BATCH = 100
@@ -42,7 +32,7 @@ def load(tmp_path: Path) -> Iterator[Load]:
     agent.release()
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", CRASH_POINTS)
 def test_a_crash_at_a_named_point_loses_nothing(load: Load, point: str) -> None:
     """Rule 6, under calls of a controller, a person, an importer and a reader at once."""
     load.agent.settings["CRASH_AT"] = f"{point}#3"

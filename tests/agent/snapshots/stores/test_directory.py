@@ -171,21 +171,30 @@ def test_a_snapshot_replaced_by_a_link_is_not_removed(
     assert len(os.listdir(tmp_path / "moved")) == len(SMALL_FILES) + 1
 
 
+def swap_at_rename(
+    own: DirectoryHarness, patch: pytest.MonkeyPatch, tmp_path: Path, then: BaseException | None = None
+) -> None:
+    """Have another snapshot take the name right before the next rename, and the process perhaps end right after it."""
+    rename = os.rename
+
+    def swap_then_rename(source: str, target: str, **directories: int) -> None:
+        patch.undo()
+        (own.disk / "vk-a-b").rename(tmp_path / "old")
+        own.add("vk-a-b", {"memory-ranges": b"new" * 3000})
+        rename(source, target, **directories)
+        if then is not None:
+            raise then
+
+    patch.setattr("agent.snapshots.stores.trash.os.rename", swap_then_rename)
+
+
 def test_a_snapshot_swapped_in_the_very_moment_of_removal_is_put_back(
     own: DirectoryHarness, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """F32: between the last look and the rename another snapshot takes the name."""
     own.add("vk-a-b")
     entry = store.verify("vk-a-b")
-    rename = os.rename
-
-    def swap_then_rename(source: str, target: str, **directories: int) -> None:
-        monkeypatch.undo()
-        (own.disk / "vk-a-b").rename(tmp_path / "old")
-        own.add("vk-a-b", {"memory-ranges": b"new" * 3000})
-        rename(source, target, **directories)
-
-    monkeypatch.setattr("agent.snapshots.stores.trash.os.rename", swap_then_rename)
+    swap_at_rename(own, monkeypatch, tmp_path)
     with pytest.raises(SnapshotChangedError):
         store.remove(entry)
     assert store.verify("vk-a-b").apparent_bytes > 9000
@@ -199,16 +208,7 @@ def test_a_swapped_snapshot_survives_a_crash_before_it_is_put_back(
     own.add("vk-a-b")
     own.add("vk-a-c")
     entry = store.verify("vk-a-b")
-    rename = os.rename
-
-    def swap_then_rename(source: str, target: str, **directories: int) -> None:
-        monkeypatch.undo()
-        (own.disk / "vk-a-b").rename(tmp_path / "old")
-        own.add("vk-a-b", {"memory-ranges": b"new" * 3000})
-        rename(source, target, **directories)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("agent.snapshots.stores.trash.os.rename", swap_then_rename)
+    swap_at_rename(own, monkeypatch, tmp_path, then=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         store.remove(entry)
     assert not (own.disk / "vk-a-b").exists()
