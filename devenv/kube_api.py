@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +23,7 @@ Json = dict[str, Any]
 _TIMEOUT_SECONDS = 30.0
 
 _APPLY = "application/apply-patch+yaml"
+_STRATEGIC = "application/strategic-merge-patch+json"
 _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 
@@ -110,6 +111,26 @@ class KubeApi:
         items: list[Json] = self.get(path, **query)["items"]
         return items
 
+    def watch(self, path: str, since: str, *, seconds: int, **query: str) -> Iterator[Json]:
+        """Yield the events of a watch of the collection at `path` after the resource version `since`.
+
+        It ends after `seconds`. An ERROR event, such as for a version that is too old, ends it as ApiError.
+        """
+        params = {"watch": "1", "resourceVersion": since, "timeoutSeconds": str(seconds)} | query
+        try:
+            with self._client.stream("GET", path, params=params) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _refusal(response)
+                for line in response.iter_lines():
+                    event: Json = json.loads(line)
+                    if event["type"] == "ERROR":
+                        status = event["object"]
+                        raise ApiError(status.get("code", 0), status.get("reason", ""), status.get("message", ""))
+                    yield event
+        except httpx.TransportError as error:
+            raise UnreachableError(f"{self._client.base_url}: {error}") from error
+
     def create(self, path: str, body: Mapping[str, Any], **query: str) -> Json:
         """POST `body` to the collection or subresource at `path`."""
         return self._json("POST", path, params=query, json=body)
@@ -126,6 +147,10 @@ class KubeApi:
     def merge(self, path: str, body: Mapping[str, Any], *, manager: str = "test") -> Json:
         """Merge patch; a value of None removes the key."""
         return self._patch(path, body, _MERGE, {"fieldManager": manager})
+
+    def strategic(self, path: str, body: Mapping[str, Any], *, manager: str = "test") -> Json:
+        """Strategic merge patch: lists with a key, such as conditions, are merged by it."""
+        return self._patch(path, body, _STRATEGIC, {"fieldManager": manager})
 
     def patch_json(self, path: str, operations: list[Json], *, manager: str = "test") -> Json:
         """JSON patch (RFC 6902)."""
@@ -164,11 +189,15 @@ class KubeApi:
             raise UnreachableError(f"{self._client.base_url}: {error}") from error
         if response.is_success:
             return response
-        try:
-            status = response.json()
-        except ValueError:
-            status = {}
-        raise ApiError(response.status_code, status.get("reason", ""), status.get("message", response.text))
+        raise _refusal(response)
+
+
+def _refusal(response: httpx.Response) -> ApiError:
+    try:
+        status = response.json()
+    except ValueError:
+        status = {}
+    return ApiError(response.status_code, status.get("reason", ""), status.get("message", response.text))
 
 
 # Kinds whose plural is not the lower-case kind with an s, and kinds that live outside namespaces.

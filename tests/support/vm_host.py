@@ -10,7 +10,8 @@ from typing import Any
 from devenv.cocoon_programs import AgentProcess
 from devenv.kube_api import ApiError, Json, KubeApi
 from devenv.toolchain import REPOSITORY
-from devenv.vm_runtime import VmRuntime, write_snapshot
+from devenv.vm_runtime import VmRuntime
+from devenv.vm_snapshots import write_snapshot
 
 KEEP = "vm.cocoonstack.io/keep-snapshot-on-delete"
 MANAGED = "cocoonset.cocoonstack.io/managed"

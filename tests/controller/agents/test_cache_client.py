@@ -17,7 +17,7 @@ from controller.agents.cache_client import (
 )
 from controller.kube.leadership import Leadership, NotLeadingError
 from devenv.cocoon_programs import AgentProcess
-from devenv.vm_runtime import write_snapshot
+from devenv.vm_snapshots import write_snapshot
 
 OWNER = Owner("uid-1", "shop", "web-0", "vk-shop-web-0", managed=True, set_name="web", set_uid="set-1")
 FOREVER = 1e9
