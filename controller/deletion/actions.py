@@ -15,6 +15,7 @@ from common.snapshot_words import Owner, PurgeOutcome, PurgeReason, ReleaseReaso
 from controller.agents.cache_client import AgentCallError
 from controller.deletion.metrics import ANSWERS, DECISIONS
 from controller.deletion.model import Action, Decision, FoundSnapshot, NamesakeFacts, PurgeResult
+from controller.deletion.subjects import Subject
 from controller.deletion.words import is_held
 from controller.kube.events import EventRecorder, EventType, Regarding
 
@@ -60,6 +61,10 @@ class Backups(Protocol):
 
     async def seen(self, vm_name: str) -> bool:
         """Whether a copy of the VM's hibernate snapshot is seen now; False also when nobody can say. Never raises."""
+        ...
+
+    async def still(self, vm_name: str, said: bool) -> bool:
+        """The same, `said` being what an agent was told last; asked anew only now and then. Never raises."""
         ...
 
 
@@ -199,6 +204,23 @@ class Actions:
         for result in skipped:
             self.say(order, "Warning", "SnapshotPurgeSkipped", f"{result.name} {result.outcome.name}: {result.message}")
         return Result.DONE if purged or skipped else Result.NOTHING_THERE
+
+    async def refresh_backup(self, node: str, subject: Subject) -> None:
+        """Tell an agent whether the copies it keeps have a backup, when that is not what it was told. Never raises."""
+        if self._backups is None or self._audit_only or subject.retention is None:
+            return
+        kept = [each for each in subject.snapshots if each.retained is not None]
+        said = bool(kept) and all(each.backup_verified for each in kept)
+        if subject.retention.reason is RetainReason.REQUESTED or not kept:
+            return
+        has_backup = await self._backups.still(subject.owner.vm_name, said)
+        if has_backup is said:
+            return
+        reason, ends = subject.retention.reason, subject.retention.expires_in_seconds
+        try:
+            await self._calls.retain(node, subject.owner, reason, ends, backup_verified=has_backup)
+        except AgentCallError as error:
+            log.info("a backup could not be told", extra=fields(node=node, vm=subject.owner.vm_name, error=str(error)))
 
     def say(self, order: Order, event_type: EventType, reason: str, what: str) -> None:
         """Send an Event about the pod; about the Node too when the pod's deletion was not seen or it is a warning."""

@@ -127,6 +127,7 @@ class Settler:
             pause = _LOOK_AGAIN_SECONDS if decision.row == 1 else _HELD_SECONDS
             return Settlement(Outcome.LATER, decision, pause)
         if decision.action is Action.NOTHING:
+            await self._actions.refresh_backup(node, subject)
             return Settlement(Outcome.SETTLED, decision)
         order = Order(node, subject.owner, decision, revision)
         name = f"{node} {subject.owner.pod_uid}"

@@ -19,6 +19,8 @@ GATE_SECONDS = 5.0
 LOST_SECONDS = 30.0
 NO_SEAT = "the set has no pod and holds no seat"
 COMING_UP = "waits for the VM to come up"
+GOING_DOWN = "waits for the VM to hibernate"
+_ON_THE_WAY = (Lifecycle.CREATING, Lifecycle.READY, Lifecycle.HIBERNATING, Lifecycle.OTHER)
 _IN_FLIGHT = (Phase.SUSPENDING, Phase.SUSPENDED, Phase.WAKING)
 
 
@@ -79,7 +81,7 @@ def _suspend(s: Situation) -> Plan:
     untold = [pod for pod in pods if _is_to_be_told(cs, pod)]
     if untold:
         why = "the set is suspended"
-        steps = _suspending(s, "waits for the VM to hibernate")
+        steps = _suspending(s, GOING_DOWN)
         return Plan((*steps, *(Step(Do.HIBERNATE, why, pod=pod) for pod in untold)), GATE_SECONDS)
     if waiting := _held(s, pods):
         return waiting
@@ -110,7 +112,10 @@ def _held(s: Situation, pods: tuple[Pod, ...]) -> Plan | None:
     if problem:
         has_failed = any(pod.lifecycle is Lifecycle.FAILED for pod in waiting)
         tell = (_tell("HibernateFailed", problem),) if has_failed else ()
-        return Plan((*_suspending(s, f"waits: {problem}"), *tell), GATE_SECONDS)
+        # What every hibernation goes through is told in one word; each change would be a write.
+        is_usual = all(pod.lifecycle in _ON_THE_WAY and not pod.left_to_hibernation for pod in waiting)
+        message = GOING_DOWN if is_usual else f"waits: {problem}"
+        return Plan((*_suspending(s, message), *tell), GATE_SECONDS)
     for pod in waiting:
         answer = s.manifests.get(pod.vm_name)
         if answer is None:

@@ -56,19 +56,24 @@ class SeatPlace:
         self.hosts.append(host)
         return host
 
-    def controller(
-        self, settings: Mapping[str, str] | None = None, *, command: list[str] | None = None
-    ) -> ControllerProcess:
-        """Start a controller for all hosts made so far and wait until their Nodes are ready."""
+    def make_controller(self, settings: Mapping[str, str] | None = None) -> ControllerProcess:
+        """Return a controller for all hosts made so far, not started."""
         controller = ControllerProcess(
             self.directory / f"controller-{len(self.controllers)}",
             self.plane.kubeconfig("controller"),
             [host.agent.endpoint for host in self.hosts],
             SEATS | {REGISTRY: self.registry.base} | dict(settings or {}),
         )
+        self.controllers.append(controller)
+        return controller
+
+    def controller(
+        self, settings: Mapping[str, str] | None = None, *, command: list[str] | None = None
+    ) -> ControllerProcess:
+        """Start a controller for all hosts made so far and wait until their Nodes are ready."""
+        controller = self.make_controller(settings)
         if command is not None:
             controller.process.command = command
-        self.controllers.append(controller)
         controller.start()
         for host in self.hosts:
             cluster.wait_ready(self.kube, host.node)
