@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from devenv.cocoon_programs import AgentProcess
 from devenv.control_plane import ControlPlane
 from devenv.kube_api import KubeApi
 from devenv.vm_runtime import VmRuntime
+from tests.support.seat_place import SeatPlace, seat_place
 from tests.support.vm_host import SETS_API, VmHost, install_sets, sets_served
 from tests.support.waiting import wait_for
 
@@ -50,3 +52,12 @@ def vm_host(
         host.runtime.kube.close()
         for path in host.pods:
             kube.discard(path, gracePeriodSeconds=0)
+
+
+@pytest.fixture
+def seats(
+    control_plane: ControlPlane, kube: KubeApi, cocoonsets: None, tmp_path: Path, unique_name: Callable[[str], str]
+) -> Iterator[SeatPlace]:
+    """A registry and a pool of its own, for hosts and a controller that releases seats."""
+    with seat_place(control_plane, kube, tmp_path, unique_name("pool")) as place:
+        yield place
