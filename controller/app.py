@@ -99,6 +99,7 @@ class Controller:
         )
         self.seats: SeatParts | None = None
         if settings.seat_release:
+            sets = self.deletion.sets
             self.seats = SeatParts(
                 client,
                 self.deletion.elector.leadership,
@@ -108,6 +109,7 @@ class Controller:
                 self.fleet.all_tried,
                 events=self._events,
                 settings=SeatSettings(forced=settings.force_seat_release),
+                sets_served=lambda: sets.is_served,
             )
         self.http = HttpListener(routes(self.unready_reasons))
 

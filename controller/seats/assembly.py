@@ -45,13 +45,17 @@ class SeatParts:
         *,
         events: EventRecorder | None = None,
         settings: SeatSettings | None = None,
+        sets_served: Callable[[], bool] = lambda: True,
         crash_point: CrashPoint = no_crash,
     ) -> None:
-        """Nothing is asked or sent before `run`. `nodes` and `all_tried` are those of `LocalCopies`."""
+        """Nothing is asked or sent before `run`. `nodes` and `all_tried` are those of `LocalCopies`.
+
+        `sets_served` says whether the API serves CocoonSets at all.
+        """
         self._settings = settings or SeatSettings()
         self._client = client
         self._operator = ""
-        self.watch = SeatWatch(client, self._changed, limits=self._settings.limits)
+        self.watch = SeatWatch(client, self._changed, limits=self._settings.limits, sets_served=sets_served)
         actions = SeatActions(client, self.watch, leadership, registry, LocalCopies(calls, nodes, all_tried), events)
         self.reconciler = SeatReconciler(
             self.watch,

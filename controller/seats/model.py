@@ -79,6 +79,7 @@ class Reason(enum.Enum):
     REGISTRY_UNAVAILABLE = "RegistryUnavailable"
     POD_ENDED = "PodEnded"
     NAME_TAKEN = "PodNameTaken"
+    VM_NAME_TAKEN = "VmNameTaken"
     OTHER = "?"
 
 
@@ -237,6 +238,7 @@ class Situation:
         registry_configured: Whether there is a registry to ask.
         manifests: Answers of the registry by VM name.
         hibernations_known: Whether it is known which pods CocoonHibernation objects target.
+        older_namesake: An older set of another namespace whose main VM has the same name; empty when there is none.
     """
 
     cocoon_set: CocoonSet
@@ -247,3 +249,4 @@ class Situation:
     manifests: dict[str, ManifestAnswer] = field(default_factory=dict)
     copies: Copies | None = None
     hibernations_known: bool = True
+    older_namesake: str = ""

@@ -39,6 +39,11 @@ def plan(s: Situation) -> Plan:
         return _without_registry(s)
     if not s.hibernations_known:
         return Plan(again_seconds=GATE_SECONDS)
+    if s.older_namesake:
+        # Namespaces and names with dashes can make one VM name; its snapshot is that of whoever was there first.
+        why = f"VM name {cs.vm_name} is that of the older set {s.older_namesake}; choose another name"
+        steps = status_steps(s, cs.phase, Reason.VM_NAME_TAKEN, why)
+        return Plan((*steps, _tell("VmNameTaken", why)), LOST_SECONDS)
     return _suspend(s) if cs.suspended else _wake(s)
 
 

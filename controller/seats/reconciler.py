@@ -101,13 +101,15 @@ class SeatReconciler:
     async def _advance(self, key: str) -> float | None:
         """Find out what the plan asks for, then do what it says; return when to look again."""
         cs = self._watch.cocoon_set(key)
-        if cs is None or self._leadership.epoch is None:
+        if cs is None:
+            self.queue.discard(key)
             return None
         situation = Situation(
             cs,
             self._watch.pods_of(cs),
             registry_configured=self._actions.registry is not None,
             hibernations_known=self._watch.hibernations_known,
+            older_namesake=self._watch.older_namesake(cs),
         )
         for _ in range(_MOST_QUESTIONS):
             decided = plan(situation)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from common.logging import fields
+from common.vm_names import pods_that_make
 from controller.kube.client import KubeClient
 from controller.kube.errors import KubeError, NotFound
 from controller.kube.objects import Change, ChangeKind
@@ -31,9 +32,15 @@ class SeatWatch:
     """`run` until cancelled; everything else is synchronous. `changed` hears the key of each set to be looked at."""
 
     def __init__(
-        self, client: KubeClient, changed: Callable[[str], None], *, limits: ReflectorLimits | None = None
+        self,
+        client: KubeClient,
+        changed: Callable[[str], None],
+        *,
+        limits: ReflectorLimits | None = None,
+        sets_served: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Nothing is asked before `run`."""
+        """Nothing is asked before `run`. `sets_served` says whether the API serves CocoonSets at all."""
+        self._sets_served = sets_served
         self.sets: Reflector[SetItem] = Reflector(
             client, f"{SETS_API}/cocoonsets", SetItem, self._set_changed, limits=limits
         )
@@ -74,7 +81,7 @@ class SeatWatch:
         return [
             f"{what} for seat release: {reflector.problem or 'not listed yet'}"
             for what, reflector in (("CocoonSets", self.sets), ("pods", self.pods))
-            if not reflector.has_synced
+            if not reflector.has_synced and (reflector is not self.sets or self._sets_served())
         ]
 
     def set_keys(self) -> Iterable[str]:
@@ -89,6 +96,19 @@ class SeatWatch:
         """The same as plans ask about it."""
         item = self.set_item(key)
         return None if item is None else item.read()
+
+    def older_namesake(self, cs: CocoonSet) -> str:
+        """Return the key of an older set whose main VM has the same name, empty without one."""
+        age = self._age(cs.key)
+        for namespace, pod in pods_that_make(cs.vm_name):
+            key = f"{namespace}/{pod.removesuffix('-0')}"
+            if key != cs.key and pod.endswith("-0") and key in self.sets.items and self._age(key) < age:
+                return key
+        return ""
+
+    def _age(self, key: str) -> tuple[str, str]:
+        item = self.sets.items.get(key)
+        return (item.metadata.creation_timestamp or "") if item is not None else "", key
 
     def pods_of(self, cs: CocoonSet) -> tuple[Pod, ...]:
         """Return the pods that the set controls, and the one that has the name of its main pod."""

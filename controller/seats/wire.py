@@ -66,6 +66,7 @@ class ItemMetadata(msgspec.Struct, gc=False, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     annotations: dict[str, Any] | None = None
     owner_references: list[_Reference] | None = None
