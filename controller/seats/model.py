@@ -78,6 +78,7 @@ class Reason(enum.Enum):
     REGISTRY_NOT_CONFIGURED = "RegistryNotConfigured"
     REGISTRY_UNAVAILABLE = "RegistryUnavailable"
     POD_ENDED = "PodEnded"
+    POD_ENDING = "PodEnding"
     NAME_TAKEN = "PodNameTaken"
     VM_NAME_TAKEN = "VmNameTaken"
     OTHER = "?"

@@ -164,7 +164,10 @@ def _wake(s: Situation) -> Plan:
     if main is None:
         return _start(s) if s.pod_read is not None else _ask(Do.READ_POD, "our copy shows no main pod")
     if main.terminating:
-        return Plan(again_seconds=GATE_SECONDS)
+        if cs.phase not in (Phase.SUSPENDING, Phase.SUSPENDED):
+            return Plan(again_seconds=GATE_SECONDS)
+        why = f"waits for the pod before to be gone from {main.node or 'the API'}"
+        return Plan(status_steps(s, Phase.WAKING, Reason.POD_ENDING, why), GATE_SECONDS)
     if main.set_uid != cs.uid:
         why = f"pod {main.name} belongs to somebody else"
         steps = status_steps(s, _waking(cs), Reason.NAME_TAKEN, why)
@@ -223,6 +226,8 @@ def _finish(s: Situation, main: Pod) -> Plan:
         return Plan((*clear, *running))
     why = "the VM is live; its hibernate snapshot is stale"
     dropping = status_steps(s, Phase.RUNNING, Reason.DROPPING_SNAPSHOT, why)
+    if main.left_to_hibernation:
+        return Plan((*clear, *dropping))
     return Plan((*clear, *dropping, Step(Do.DROP_TAG, why, vm_name=cs.vm_name), *running))
 
 
