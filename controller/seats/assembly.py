@@ -19,14 +19,16 @@ from controller.seats.watch import SeatWatch
 
 log = logging.getLogger(__name__)
 
-_GUARD_SECONDS = 30.0
-
 
 @dataclass(frozen=True, slots=True)
 class SeatSettings:
-    """What an operator or a test may choose; `forced`: to act beside a cocoon-operator too."""
+    """What an operator or a test may choose.
+
+    `forced`: to act beside a cocoon-operator too. `guard_seconds`: how often is looked for one.
+    """
 
     forced: bool = False
+    guard_seconds: float = 30.0
     pace: SeatPace = field(default_factory=SeatPace)
     limits: ReflectorLimits = field(default_factory=ReflectorLimits)
 
@@ -79,22 +81,22 @@ class SeatParts:
             group.create_task(self.watch.run())
             group.create_task(self.reconciler.run())
             if not self._settings.forced:
-                group.create_task(self._run_guard())
+                group.create_task(self.guard())
 
     def _changed(self, key: str) -> None:
         self.reconciler.changed(key)
 
-    async def _run_guard(self) -> None:
-        """Hold everything while a cocoon-operator runs that was started after us."""
+    async def guard(self) -> None:
+        """Hold everything while a cocoon-operator runs that was started after us; until cancelled."""
         while True:
-            await asyncio.sleep(_GUARD_SECONDS)
+            await asyncio.sleep(self._settings.guard_seconds)
             try:
                 found = await running_operator(self._client)
             except KubeError as error:
                 log.warning("whether a cocoon-operator runs cannot be read", extra=fields(error=str(error)))
                 continue
-            if bool(found) is not bool(self._operator):
-                log.error(
-                    "a cocoon-operator runs; seats are left to it", extra=fields(lease=found)
-                ) if found else log.info("no cocoon-operator runs any more; seats are released again")
+            if found and not self._operator:
+                log.error("a cocoon-operator runs; seats are left to it", extra=fields(lease=found))
+            if self._operator and not found:
+                log.info("no cocoon-operator runs any more; seats are released again")
             self._operator = found

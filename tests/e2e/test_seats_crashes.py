@@ -17,6 +17,12 @@ from tests.support import crashing_controller
 from tests.support.seat_place import SeatPlace, annotation, until
 from tests.support.vm_host import STASH
 
+# Whoever follows a killed leader waits for its Lease to run out.
+QUICK = {
+    "COCOON_NODE_CONTROLLER_LEASE_DURATION_SECONDS": "1",
+    "COCOON_NODE_CONTROLLER_RENEW_DEADLINE_SECONDS": "0.8",
+    "COCOON_NODE_CONTROLLER_RETRY_PERIOD_SECONDS": "0.2",
+}
 SUSPENDING = [
     "before STATUS",
     "after STATUS",
@@ -69,7 +75,7 @@ def test_killed_between_any_two_steps_a_set_goes_to_sleep_and_wakes(
     seats: SeatPlace, unique_name: Callable[[str], str]
 ) -> None:
     host = seats.add_host(unique_name("host"))
-    controller = seats.controller(command=[sys.executable, crashing_controller.__file__, "run"])
+    controller = seats.controller(QUICK, command=[sys.executable, crashing_controller.__file__, "run"])
     name = unique_name("set")
     life = seats.run(name)
     controller.stop()
@@ -95,7 +101,7 @@ def test_killed_at_random_moments_no_vm_is_lost(
 ) -> None:
     for _ in range(2):
         seats.add_host(unique_name("host"))
-    controller = seats.controller()
+    controller = seats.controller(QUICK)
     names = [unique_name("set") for _ in range(4)]
     lives = {name: seats.run(name) for name in names}
     chance = random.Random(11)  # noqa: S311 - a test's chance, no secret

@@ -32,6 +32,13 @@ def fill(kube: KubeApi, seats: SeatPlace, node: str, name: str) -> None:
     assert cluster.placement(kube, name) == node
 
 
+def passed_by(kube: KubeApi, seats: SeatPlace, node: str, name: str) -> None:
+    """See that the scheduler knows by now that nothing can be bound to a node."""
+    cluster.create_pod(kube, name, selector={cluster.HOSTNAME: node})
+    seats.sets.append(name.removesuffix("-0"))
+    assert cluster.placement(kube, name) == ""
+
+
 def woken_elsewhere(seats: SeatPlace, name: str, old: VmHost, life: str) -> Json:
     """Wait until a set runs on another node than the one it slept on, its old copy purged; return its pod."""
     seats.wait_reason(name, "Running")
@@ -58,6 +65,7 @@ def test_a_node_that_cannot_take_it_back_is_passed_by_and_its_copy_purged(
         fill(kube, seats, node, f"{unique_name('filler')}-0")
     else:
         kube.merge(f"{cluster.NODES}/{node}", {"spec": {"unschedulable": True}})
+        passed_by(kube, seats, node, f"{unique_name('probe')}-0")
     seats.wake(name)
     woken_elsewhere(seats, name, hosts[node], life)
     assert metric(controller.http_address, "cocoon_node_seat_release_wake_total", placement="pool") == 1
@@ -70,8 +78,8 @@ def test_a_node_that_is_gone_is_passed_by(seats: SeatPlace, kube: KubeApi, uniqu
     life = seats.run(name, **NEEDS_TWO)
     node = seats.put_to_sleep(name)
     hosts[node].agent.stop()
-    kube.merge(f"{cluster.NODES}/{node}", {"spec": {"unschedulable": True}})
     kube.discard(f"{cluster.NODES}/{node}")
+    passed_by(kube, seats, node, f"{unique_name('probe')}-0")
     seats.wake(name)
     seats.wait_reason(name, "Running")
     assert (seats.life(name), seats.restored(name)) == (life, "cold")
@@ -189,7 +197,9 @@ def test_a_copy_that_an_agent_holds_hides_no_snapshot(
     host = seats.add_host(unique_name("host"))
     seats.controller()
     name = unique_name("set")
-    host.write(f"vk-default-{name}-0")
+    vm = f"vk-default-{name}-0"
+    host.write(vm)
+    until(lambda: state(host.agent.address, vm) != "GONE", "the agent knowing the copy")
     seats.create_set(name)
     found = seats.wait_reason(name, "SnapshotMissing")
     assert host.node in condition(found)["message"]
