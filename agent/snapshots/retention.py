@@ -66,7 +66,10 @@ def decide_sync(
     retentions = tuple(kept for kept in facts.retentions if kept.owner.pod_uid not in replaced)
     kept_for: tuple[Owner, ...] = ()
     for owner in left:
-        promised = _with_promise(retentions, Retention(owner, RetainReason.SEAT_RELEASE, moment.now))
+        # A flag says nothing about a backup; whoever looked for one may have told before this sync.
+        backup = any(kept.backup_verified for kept in retentions if kept.owner.pod_uid == owner.pod_uid)
+        promise = Retention(owner, RetainReason.SEAT_RELEASE, moment.now, backup_verified=backup)
+        promised = _with_promise(retentions, promise)
         if keepable and owner.keep_on_delete and _has_room(promised, owner, trusted_prefixes):
             retentions, kept_for = promised, (*kept_for, owner)
     is_doubtful = is_guess_in_doubt(facts, claimants, trusted_prefixes)

@@ -256,3 +256,19 @@ def test_the_promise_that_lasts_longest_is_shown() -> None:
     assert strongest(()) is None
     assert strongest((short, long_)) == long_
     assert strongest((long_, HELD, short)) == HELD
+
+
+@pytest.mark.parametrize("said", [[True], [False, True], [True, False]])
+def test_whether_a_backup_was_seen_is_what_was_said_last(said: list[bool]) -> None:
+    facts = IMAGE.facts
+    for each in said:
+        request = replace(REQUEST, backup_verified=each)
+        facts = retained(request, replace(IMAGE, facts=facts))[1][VM]
+    assert [kept.backup_verified for kept in facts.retentions] == [said[-1]]
+
+
+def test_a_sync_that_makes_a_flag_a_promise_says_nothing_about_a_backup() -> None:
+    flagged = replace(OLD, keep_on_delete=True)
+    facts = retained(replace(REQUEST, owner=flagged, backup_verified=True), IMAGE)[1][VM]
+    after, _ = synced(facts, (flagged,), ())
+    assert [kept.backup_verified for kept in after.retentions] == [True]
