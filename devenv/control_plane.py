@@ -23,7 +23,8 @@ from devenv.ports import PortLease
 from devenv.processes import ManagedProcess, wait_until
 from devenv.toolchain import REPOSITORY
 
-RBAC_FILE = REPOSITORY / "deploy" / "base" / "rbac.yaml"
+# All rights there are: tests use every feature.
+RBAC_FILES = (REPOSITORY / "deploy/base/rbac.yaml", REPOSITORY / "deploy/overlays/seat-release/rbac.yaml")
 
 _READY_SECONDS = 120.0
 # The API server makes this namespace itself, a moment after it calls itself ready; the shipped RBAC lives in it too.
@@ -114,7 +115,8 @@ class ControlPlane:
             self._parts["etcd"].start()
             self.start_api_server()
             with self.client("admin") as admin:
-                admin.apply_file(RBAC_FILE)
+                for file in RBAC_FILES:
+                    admin.apply_file(file)
             for name in ("kube-scheduler", "kube-controller-manager"):
                 if name in self._parts:
                     self._parts[name].start()
