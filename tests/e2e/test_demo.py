@@ -36,6 +36,30 @@ def test_once_prints_exactly_the_node_and_ends(output: str, parse: object) -> No
 
 
 @pytest.mark.timeout(300)
+def test_once_tells_how_a_suspended_vm_wakes_warm_and_cold() -> None:
+    answer = subprocess.run([*_DEMO, "--once"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("Node demo")
+    assert "suspend" not in answer.stdout
+    told = answer.stderr[answer.stderr.index("a suspended VM") :]
+    facts = [
+        "demo-2 is a second agent on this same machine",
+        "web runs on",
+        "web is suspended: its pod is gone",
+        "is in the registry, and RETAINED on",
+        "restored warm, from the copy kept there",
+        "web is suspended: its pod is gone",
+        "other takes the seat that web left",
+        "restored cold, pulled from the registry",
+        "is stale now and gone",
+    ]
+    at = 0
+    for fact in facts:
+        at = told.find(fact, at)
+        assert at >= 0, f"{fact} is not told, or not in this order:\n{told}"
+
+
+@pytest.mark.timeout(300)
 def test_a_given_cluster_is_used_named_and_left_as_it_was(control_plane: ControlPlane, kube: KubeApi) -> None:
     kubeconfig = control_plane.kubeconfig()
     answer = subprocess.run([*_DEMO, "--once", "--kubeconfig", kubeconfig], capture_output=True, text=True, check=False)
@@ -43,6 +67,7 @@ def test_a_given_cluster_is_used_named_and_left_as_it_was(control_plane: Control
     assert answer.returncode == 0, answer.stderr
     assert str(kubeconfig) in answer.stderr
     assert "cocoonstack.io/pool=default" in answer.stdout
+    assert "on the demonstration's own cluster only" in answer.stderr
     assert kube.find("/api/v1/nodes/demo") is None
 
 
