@@ -121,7 +121,7 @@ def control_plane() -> None:
 
 
 @main.command()
-@click.option("--once", is_flag=True, help="end when the Node is ready")
+@click.option("--once", is_flag=True, help="end when all is shown")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table")
 @click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="use this cluster")
 def demo(once: bool, output: str, kubeconfig: Path | None) -> None:
