@@ -115,6 +115,8 @@ class Refresher:
     ) -> None:
         """Show an entry that is new or differs from what was known under its name."""
         core = self._core
+        row = self._recorded.get(entry.name)
+        known_id = old.snapshot_id if old is not None else row.snapshot_id if row is not None else None
         snapshot_id, facts, recorded = self._match(old, entry)
         is_same = old is not None and snapshot_id == old.snapshot_id
         if old is not None and not is_same:
@@ -127,7 +129,8 @@ class Refresher:
             if old.entry.version == entry.version:
                 record.seen, record.unclaimed_since = old.seen, old.unclaimed_since
         claimants = core.owners.claimants(entry.target_name)
-        if claimants and not record.is_pending:
+        # What was there when these owners were synced has heard of them, and what it was promised since is newer.
+        if claimants and not record.is_pending and snapshot_id != known_id:
             decision = decide_sync(
                 facts, (), claimants, keepable=False, trusted_prefixes=core.settings.trusted_vm_prefixes, moment=moment
             )

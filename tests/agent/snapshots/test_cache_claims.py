@@ -100,3 +100,38 @@ async def test_a_guess_whose_a_snapshot_is_gives_way_to_another_pod_that_claims_
     outcome = PurgeOutcome.PURGED if is_purged else PurgeOutcome.SKIPPED_FOREIGN
     assert await host.purge(SECOND) == {SHARED_NAME: PurgeOutcome.SKIPPED_FOREIGN}
     assert await host.purge(FIRST) == {SHARED_NAME: outcome}
+
+
+@pytest.mark.parametrize("event", ["restart", "crash", "touched", "restart and touched"])
+async def test_a_promise_newer_than_the_last_sync_is_not_ended_by_it(host: CacheHost, event: str) -> None:
+    """Only a sync ends a promise; a look at the snapshot, also the first one after a start, is none.
+
+    A pod comes again and goes before the controller has told of it: the last sync names the one before it.
+    """
+    host.write(VM)
+    await host.sync(WEB)
+    again = replace(WEB, pod_uid="uid-again")
+    assert await host.retain(again) is RetainOutcome.RETAINED
+    if "restart" in event:
+        await host.restart()
+    if event == "crash":
+        await host.crash()
+    if "touched" in event:
+        (host.root / VM / "memory-ranges").write_bytes(b"m" * 9000)
+        await host.cache.look(everything=True)
+    assert await host.state(VM) == "IN_USE"
+    await host.sync()
+    assert await host.state(VM) == "RETAINED"
+    assert await host.purge(again) == {VM: PurgeOutcome.SKIPPED_RETAINED}
+
+
+async def test_a_snapshot_that_comes_back_hears_of_the_owners_that_were_synced_meanwhile(host: CacheHost) -> None:
+    """The next pod of the name claims it, so what the one before was promised has ended."""
+    host.write(VM)
+    await host.retain(WEB)
+    (host.root / VM).rename(host.base / "away")
+    await host.sync(replace(WEB, pod_uid="uid-again"))
+    (host.base / "away").rename(host.root / VM)
+    await host.cache.look()
+    await host.sync()
+    assert await host.state(VM) == "UNCLAIMED"
