@@ -3,13 +3,19 @@
 import itertools
 import statistics
 import time
+import uuid
+from contextlib import closing
 from pathlib import Path
 
+from agent.snapshots.ledger import Ledger
+from agent.snapshots.ledger_rows import LedgerChange, SnapshotKey
+from agent.snapshots.model import Retention, SnapshotFacts
 from benchmarks.agent_process import Served, agent
 from benchmarks.harness import TIMES, Row, Scale, at_most, compared, figure, median_ratio, take_turns
 from benchmarks.processes import BenchmarkError
 from benchmarks.snapshot_calls import disk_directory, pages
-from benchmarks.snapshot_files import disk_usage, write_snapshots
+from benchmarks.snapshot_files import disk_usage, snapshot_name, write_snapshots
+from common.snapshot_words import Owner, RetainReason
 
 NAME = "snapshot-list"
 _LARGEST_PAGE = 1000
@@ -45,9 +51,15 @@ def _growth(scale: Scale) -> list[Row]:
             _wait_known(of_few, few)
             _wait_known(of_many, many)
             time.sleep(_IDLE_SECONDS)
-            extra_bytes = of_many.child.rss_bytes() - of_few.child.rss_bytes()
+            plain = (of_many.child.rss_bytes() - of_few.child.rss_bytes()) / (many - few)
             grown, first = take_turns(scale.rounds, lambda: _page_us(of_many), lambda: _page_us(of_few))
-    per_snapshot = extra_bytes / (many - few)
+        for directory, count in ((small, few), (large, many)):
+            _give_owners(directory, count)
+        with agent(directory=small) as of_few, agent(directory=large) as of_many:
+            _wait_known(of_few, few)
+            _wait_known(of_many, many)
+            time.sleep(_IDLE_SECONDS)
+            kept = (of_many.child.rss_bytes() - of_few.child.rss_bytes()) / (many - few)
     return [
         at_most(
             NAME,
@@ -58,16 +70,42 @@ def _growth(scale: Scale) -> list[Row]:
             TIMES,
             compared("µs", grown, first),
         ),
-        at_most(
-            NAME,
-            "memory for each snapshot known",
-            "",
-            per_snapshot / 1024,
-            1,
-            "KiB",
-            f"resident memory of an agent with {many} less that of one with {few}, divided",
+        *(
+            at_most(
+                NAME,
+                f"memory for each snapshot known{whose}",
+                "",
+                per_snapshot / 1024,
+                1,
+                "KiB",
+                f"resident memory of an agent with {many} less that of one with {few}, divided",
+            )
+            for whose, per_snapshot in (("", plain), (", with an owner and a promise of its own", kept))
         ),
     ]
+
+
+def _give_owners(directory: Path, count: int) -> None:
+    """Write into a stopped agent's ledger that every snapshot was a pod's and is kept for it."""
+    facts: dict[SnapshotKey, SnapshotFacts | None] = {}
+    for index in range(count):
+        name = snapshot_name(index)
+        owner = Owner(
+            pod_uid=str(uuid.UUID(int=index)),
+            namespace="bench",
+            pod_name=name.removeprefix("vk-bench-"),
+            vm_name=name,
+            managed=True,
+            set_name="vm",
+            set_uid=str(uuid.UUID(int=0)),
+            vm_id=f"{index:032x}",
+            ephemeral_storage_request_bytes=10 << 30,
+        )
+        kept = Retention(owner, RetainReason.SEAT_RELEASE, time.time())
+        facts[(name, f"{index:032x}")] = SnapshotFacts(owner=owner, retentions=(kept,), last_used_at=time.time())
+    with closing(Ledger(str(directory / "state"))) as ledger:
+        ledger.open()
+        ledger.commit(LedgerChange(facts=facts))
 
 
 def _store(directory: Path, count: int, *, small: bool = False) -> Path:

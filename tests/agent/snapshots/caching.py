@@ -3,7 +3,8 @@
 import contextlib
 import itertools
 import shutil
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from agent.snapshots.collection import Policy
 from agent.snapshots.inventory import KnownSnapshot
 from agent.snapshots.ledger import Ledger
 from agent.snapshots.retention import RetainRequest
+from agent.snapshots.stores.contract import Removal, StoredSnapshot, nothing
 from agent.snapshots.stores.directory import DirectoryStore
 from common.snapshot_words import Owner, PurgeOutcome, PurgeReason, RetainOutcome, RetainReason
 from tests.agent.snapshots.stores.harness import envelope, write_snapshot
@@ -79,6 +81,19 @@ def pod(namespace: str, name: str, uid: str = "", **fields: object) -> Owner:
     return replace(owner, **fields)  # type: ignore[arg-type] # the fields of Owner
 
 
+class SlowStore(DirectoryStore):
+    """A directory store that removes as the engine does: once begun it goes on by itself for a while."""
+
+    removes_at_once = False
+
+    def remove(self, entry: StoredSnapshot, begun: Callable[[], object] = nothing) -> Removal:
+        """See `Store.remove`."""
+        if self.rescan([entry.name])[entry.name] == entry:
+            begun()
+            time.sleep(0.002)  # as long as the others take for a few steps of theirs
+        return super().remove(entry)
+
+
 class CacheHost:
     """The disk and the clocks of one host, and the cache that runs on it."""
 
@@ -88,8 +103,10 @@ class CacheHost:
         settings: CacheSettings | None = None,
         clock: SetClock | None = None,
         crash_point: CrashPoint = no_crash,
+        store: type[DirectoryStore] = DirectoryStore,
     ) -> None:
         self.base = base
+        self.store = store
         self.root = base / "snapshots"
         self.root.mkdir(parents=True, exist_ok=True)
         self.state_dir = base / "state"
@@ -104,7 +121,7 @@ class CacheHost:
     def _new(self) -> SnapshotCache:
         return SnapshotCache(
             self.settings,
-            DirectoryStore(str(self.root), cocoon_root_dir=str(self.base)),
+            self.store(str(self.root), cocoon_root_dir=str(self.base)),
             Ledger(str(self.state_dir)),
             self.clock,
             self.crash_point,

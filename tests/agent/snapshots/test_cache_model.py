@@ -12,8 +12,9 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
@@ -22,8 +23,9 @@ from agent.snapshots.collection import Policy
 from agent.snapshots.errors import SnapshotError
 from agent.snapshots.model import SnapshotState
 from agent.snapshots.names import owned_names
+from agent.snapshots.stores.directory import DirectoryStore
 from common.snapshot_words import Owner, RetainOutcome
-from tests.agent.snapshots.caching import CRASH_POINTS, DAY, HOUR, CacheHost, pod
+from tests.agent.snapshots.caching import CRASH_POINTS, DAY, HOUR, CacheHost, SlowStore, pod
 
 # Two pods whose VMs have one name, a third whose name begins with theirs, and one that claims another's VM.
 PODS = (("a-b", "c"), ("a", "b-c"), ("a-b", "c-0"), ("evil", "p"))
@@ -102,12 +104,14 @@ _actions: st.SearchStrategy[Action] = st.one_of(
 class CacheRules(RuleBasedStateMachine):
     """Runs the steps on a real store and ledger and compares with the model."""
 
+    store: ClassVar[type[DirectoryStore]] = DirectoryStore
+
     def __init__(self) -> None:
         super().__init__()
         self.base = Path(tempfile.mkdtemp(prefix="cache-model-"))
         self.loop = asyncio.new_event_loop()
         self.doom: str | None = None
-        self.host = CacheHost(self.base, crash_point=self._crash_point)
+        self.host = CacheHost(self.base, crash_point=self._crash_point, store=self.store)
         self.loop.run_until_complete(self.host.open())
         self.model = Model()
         self.clock_trusted = True
@@ -384,10 +388,18 @@ class CacheRules(RuleBasedStateMachine):
         return self.model.instances[name].snapshot_id if self.host.on_disk(name) else ""
 
 
-def test_every_sequence_of_calls_keeps_the_rules(long_profile: bool) -> None:
+class SlowCacheRules(CacheRules):
+    """The same while removals go on without the lock."""
+
+    store = SlowStore
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("rules", [CacheRules, SlowCacheRules])
+def test_every_sequence_of_calls_keeps_the_rules(rules: type[CacheRules], long_profile: bool) -> None:
     """F29, F30, F31, F32: two callers, crashes, restarts and clock changes in any order."""
     run_state_machine_as_test(
-        CacheRules,
+        rules,
         settings=settings(
             max_examples=500 if long_profile else 25,
             stateful_step_count=40 if long_profile else 25,

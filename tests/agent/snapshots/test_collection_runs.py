@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -132,6 +133,7 @@ async def collect_twice(base: Path, inventory: list[Made], policy: Policy) -> li
         return [item.reason.name for item in done]
 
 
+@pytest.mark.timeout(1800)
 def test_a_run_is_its_dry_run_item_by_item(long_profile: bool) -> None:
     """The plan names what goes, in which order, for which reason, and the bytes that really come back."""
 

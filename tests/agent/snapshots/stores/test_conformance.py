@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +123,32 @@ def test_a_removal_can_be_repeated(harness: StoreHarness, store: Store) -> None:
     entry = by_name(store)["vk-a-b"]
     assert not store.remove(entry).already_gone
     assert store.remove(entry).already_gone
+
+
+def test_a_removal_that_takes_long_tells_when_nothing_can_keep_it_back(harness: StoreHarness, store: Store) -> None:
+    """Not before, and not when there was nothing to remove or another snapshot stands there."""
+    harness.add("vk-a-b")
+    harness.add("vk-a-c")
+    entry, told = store.verify("vk-a-b"), []
+    with pytest.raises(SnapshotChangedError):
+        store.remove(msgspec.structs.replace(store.verify("vk-a-c"), name="vk-a-b"), lambda: told.append("other"))
+    assert not store.remove(entry, lambda: told.append("begun")).already_gone
+    assert store.remove(entry, lambda: told.append("again")).already_gone
+    assert told == ([] if store.removes_at_once else ["begun"])
+    store.wait_for_resumed()
+
+
+def test_calls_made_in_one_go_are_all_on_the_right_disk_or_none_is(harness: StoreHarness, store: Store) -> None:
+    harness.add("vk-a-b")
+    with store.held():
+        entry = store.rescan(["vk-a-b"])["vk-a-b"]
+        assert entry is not None
+        assert not store.in_use_ids()
+        assert not store.remove(entry).already_gone
+    assert store.rescan(["vk-a-b"]) == {"vk-a-b": None}
+    harness.marker.rename(harness.marker.with_name(".elsewhere"))
+    with pytest.raises(StoreUnavailableError), store.held():
+        store.rescan(["vk-a-b"])
 
 
 def test_a_removal_never_reaches_the_next_snapshot_of_that_name(harness: StoreHarness, store: Store) -> None:
