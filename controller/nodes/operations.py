@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.nodes.conditions import is_ours
-from controller.nodes.draft import kept_status
 from controller.nodes.model import ACCEPTED_MACHINE, CONTROLLER, REGISTERED_BY, REGISTRATION, LiveNode
 from controller.nodes.steps import Step, lease_path, node_path
 
@@ -123,12 +122,19 @@ def _release_metadata(live: LiveNode) -> list[Step]:
 
 def _release_conditions(live: LiveNode) -> list[Step]:
     owned = live.owned()
-    types = frozenset(item.type for item in live.conditions if is_ours(item.type) and f"condition:{item.type}" in owned)
-    if not types:
+    ours = {
+        at: item.type
+        for at, item in enumerate(live.conditions)
+        if is_ours(item.type) and f"condition:{item.type}" in owned
+    }
+    if not ours:
         return []
-    body = kept_status(live, without=types)
-    reason = f"remove conditions {', '.join(sorted(types))}; everything else stays"
-    return [Step("apply", node_path(live.name, "status"), body, reason, field_manager=CONTROLLER)]
+    # By their places, last first. An apply without any condition would take the whole list off, with all that nobody
+    # is the owner of: whoever writes a value that is there already does not become its owner.
+    body = [{"op": "test", "path": "/metadata/resourceVersion", "value": live.resource_version}]
+    body += [{"op": "remove", "path": f"/status/conditions/{at}"} for at in sorted(ours, reverse=True)]
+    reason = f"remove conditions {', '.join(sorted(ours.values()))}; everything else stays"
+    return [Step("json-patch", node_path(live.name, "status"), body, reason)]
 
 
 def _release_managed_fields(live: LiveNode) -> list[Step]:

@@ -7,6 +7,7 @@ import pytest
 from controller.nodes.model import ACCEPTED_MACHINE, CONTROLLER, REGISTERED_BY, REGISTRATION, LiveNode
 from controller.nodes.operations import ForgetFacts, Operation, accept, forget, prune
 from controller.nodes.operator import NodeOperator
+from controller.nodes.plan import NodeSettings
 from devenv.control_plane import ControlPlane
 from devenv.kube_api import KubeApi
 from tests.controller.nodes.building import our_node, owner, report, with_class
@@ -69,7 +70,7 @@ async def test_prune_takes_ours_off_and_leaves_values_and_what_is_others(
 
     done = await operator.prune(node_name)
 
-    assert [step.verb for step in done.sent] == ["merge-patch", "apply", "json-patch"]
+    assert [step.verb for step in done.sent] == ["merge-patch", "json-patch", "json-patch"]
     after = find(kube, node_name)
     labels = after["metadata"]["labels"]
     assert labels["team"] == "blue"
@@ -111,3 +112,21 @@ async def test_forget_removes_node_and_lease(
     await wait_for_async(lambda: kube.find(f"{LEASES}/{node_name}") is None)
     again = await operator.forget(node_name, agent_answers=False)
     assert (again.operation.steps, again.sent) == ((), ())
+
+
+async def test_prune_leaves_a_condition_that_nobody_owns(
+    control_plane: ControlPlane, kube: KubeApi, operator: NodeOperator, node_name: str
+) -> None:
+    """Written together with the Node, as a virtual kubelet does, it has no owner in the managed fields."""
+    ready = {"type": "Ready", "status": "True", "reason": "Theirs"}
+    labels = {"node-role.kubernetes.io/cocoon-vm": "", "type": "virtual-kubelet"}
+    body = {"metadata": {"name": node_name, "labels": labels}, "status": {"conditions": [ready]}}
+    kube.create(NODES, body, fieldManager="virtual-kubelet")
+    async with running_nodes(control_plane, NodeSettings(lifecycle="external")) as running:
+        running.reconciler.observe_report("a", report(node_name))
+        await wait_for_async(lambda: len(find(kube, node_name)["status"]["conditions"]) > 1)
+
+    await operator.prune(node_name)
+
+    conditions = find(kube, node_name)["status"]["conditions"]
+    assert [(each["type"], each["reason"]) for each in conditions] == [("Ready", "Theirs")]
