@@ -61,7 +61,7 @@ def test_versions_of_go_are_read(text: str, version: tuple[int, int, int] | None
 
 def test_every_pinned_module_says_which_go_it_needs() -> None:
     modules = [file.parent for file in (REPOSITORY / "devenv" / "go").glob("*/go.mod")]
-    assert len(modules) == 3
+    assert len(modules) == 4
     assert all(required_version(module) >= (1, 26, 0) for module in modules)
 
 
