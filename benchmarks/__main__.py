@@ -38,6 +38,9 @@ MODULES = {
     "deletion-answer": "benchmarks.deletion_answer",
     "deletion-everything": "benchmarks.deletion_everything",
     "deletion-start": "benchmarks.deletion_start",
+    "seat-release": "benchmarks.seats_release",
+    "seat-wake": "benchmarks.seats_wake",
+    "seat-idle": "benchmarks.seats_idle",
 }
 
 
