@@ -33,7 +33,10 @@ class StopError(Exception):
 
 @dataclass
 class World:
-    """The truth. `vm` is the life of the VM that runs or sleeps with the pod, `tag` and `copy` those of snapshots."""
+    """The truth. `vm` is the life of the VM that runs or sleeps with the pod, `tag` and `copy` those of snapshots.
+
+    `lossy`: the registry has lost a tag by itself, so that a runtime may find none.
+    """
 
     cocoon_set: CocoonSet = field(default_factory=lambda: CocoonSet("ns", "web", "set"))
     pod: Pod | None = None
@@ -43,6 +46,7 @@ class World:
     life: int | None = None
     boots: int = 0
     registry_works: bool = True
+    lossy: bool = False
     versions: int = 1
     seen_set: CocoonSet | None = None
     seen_pods: tuple[Pod, ...] = ()
@@ -58,6 +62,21 @@ class World:
     def edit(self) -> None:
         """The user changes something else in the spec."""
         self.cocoon_set = replace(self.cocoon_set, generation=self.cocoon_set.generation + 1)
+
+    def lose(self) -> None:
+        """The registry loses what it has."""
+        if self.tag is not None:
+            self.tag, self.lossy = None, True
+
+    def collect(self) -> None:
+        """The host gives its copy up, as under disk pressure."""
+        if self.pod is None:
+            self.copy = None
+
+    def vanish(self) -> None:
+        """A person deletes the pod, and the VM with it."""
+        if self.pod is not None and self.vm is not None:
+            self.pod, self.vm = None, None
 
     def show(self) -> None:
         """Watches bring the controller's copies up to date."""
@@ -90,7 +109,7 @@ class World:
             self._begin(pod)
         elif pod.asleep and not pod.hibernates:
             # What sleeps is in its snapshot; one that was not written yet still runs.
-            if pod.lifecycle is Lifecycle.HIBERNATED and self.tag is None:
+            if pod.lifecycle is Lifecycle.HIBERNATED and self.tag is None and not self.lossy:
                 raise LostError("the tag was deleted under a VM that sleeps")
             self._live(pod)
         elif pod.observed_generation != pod.stamped_generation:
@@ -104,7 +123,9 @@ class World:
                 self.life = self.vm
         elif self.registry_works:
             if self.tag is None:
-                raise LostError("a pod that restores was made and its snapshot deleted")
+                if not self.lossy:
+                    raise LostError("a pod that restores was made and its snapshot deleted")
+                return
             self.vm = self.tag
         else:
             return
@@ -208,6 +229,8 @@ class World:
             return
         if not step.restores and (self.tag is not None or self.copy is not None):
             raise LostError("a VM was made fresh over a snapshot")
+        if not step.restores and self.cocoon_set.stash:
+            raise LostError("a VM that hibernated was made fresh")
         if self.cocoon_set.phase not in (Phase.WAKING, Phase.PENDING):
             raise LostError("a pod was made before the phase said so")
         self.versions += 1
