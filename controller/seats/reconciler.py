@@ -29,6 +29,8 @@ CrashPoint = Callable[[str], None]
 # Each question is asked once, one about a registry once for each pod.
 _MOST_QUESTIONS = 20
 _OUTDATED_SECONDS = 0.2
+_UNSYNCED_SECONDS = 1.0
+_HELD_SECONDS = 30.0
 
 
 def no_crash(_name: str) -> None:
@@ -85,8 +87,10 @@ class SeatReconciler:
 
     async def _work(self, key: str) -> None:
         """Bring one set forward. Raises KubeError, which puts it off."""
+        if self._leadership.epoch is None:
+            return
         if not self._watch.has_synced or not self._may_act():
-            self.queue.add_after(key, 1.0)
+            self.queue.add_after(key, _HELD_SECONDS if self._watch.has_synced else _UNSYNCED_SECONDS)
             return
         try:
             again = await self._advance(key)
