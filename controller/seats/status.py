@@ -16,6 +16,7 @@ from controller.seats.model import (
 )
 from controller.seats.steps import Do, Status, Step
 
+_LONGEST_MESSAGE = 1000
 _SEAT = {Phase.SUSPENDED: "True", Phase.SUSPENDING: "Unknown", Phase.WAKING: "Unknown"}
 """Whether the seat is given back, by phase; on its way counts as unknown."""
 
@@ -31,18 +32,18 @@ def status_steps(
     s: Situation, phase: Phase, reason: Reason, message: str, *, keeps_seat: bool = False
 ) -> tuple[Step, ...]:
     """Return the step that writes this status; none when it stands there already."""
-    cs = s.cocoon_set
+    cs, said = s.cocoon_set, message[:_LONGEST_MESSAGE]
     seat = "False" if keeps_seat else _SEAT.get(phase, "False")
-    conditions = [Condition(RELEASED_CONDITION, seat, reason.value, message)]
+    conditions = [Condition(RELEASED_CONDITION, seat, reason.value, said)]
     if reason is Reason.SNAPSHOT_MISSING:
-        conditions.append(Condition(MISSING_CONDITION, "True", "NotInRegistry", message))
+        conditions.append(Condition(MISSING_CONDITION, "True", "NotInRegistry", said))
     elif cs.condition(MISSING_CONDITION) is not None:
         conditions.append(Condition(MISSING_CONDITION, "False", "NotMissing"))
     wanted = Status(phase, tuple(conditions), _agents(s, phase))
     is_said = all(cs.condition(each.type) == each for each in conditions)
     if is_said and (cs.phase, cs.observed_generation, cs.agents) == (phase, cs.generation, wanted.agents):
         return ()
-    return (Step(Do.STATUS, message, status=wanted),)
+    return (Step(Do.STATUS, said, status=wanted),)
 
 
 def _agents(s: Situation, phase: Phase) -> tuple[Agent, ...]:

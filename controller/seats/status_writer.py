@@ -21,7 +21,6 @@ _EVENTS: Final = {
     Phase.WAKING: "Waking",
     Phase.RUNNING: "Running",
 }
-_LONGEST_MESSAGE: Final = 1000
 _MANAGER: Final = "cocoon-node-controller-seats"
 
 
@@ -92,7 +91,7 @@ class StatusWriter:
                     "type": each.type,
                     "status": each.status,
                     "reason": each.reason,
-                    "message": each.message[:_LONGEST_MESSAGE],
+                    "message": each.message,
                     "lastTransitionTime": since or self._now().strftime("%Y-%m-%dT%H:%M:%SZ"),
                     "observedGeneration": cs.generation,
                 }

@@ -252,6 +252,14 @@ def test_what_stands_in_the_status_is_not_written_again() -> None:
     assert again == Plan((), GATE_SECONDS)
 
 
+def test_a_long_message_is_written_once() -> None:
+    pod = a_pod(restores=True, node="", vm_id="", running=False, unschedulable="0/2000 nodes " * 500)
+    written = only(plan(Situation(RESTORING, (pod,))), Do.STATUS).status
+    assert written is not None
+    after = replace(RESTORING, conditions=written.conditions, agents=written.agents)
+    assert plan(Situation(after, (pod,))).steps == ()
+
+
 def test_the_delete_is_of_the_pod_that_passed_the_gate() -> None:
     pod = hibernated(uid="passed")
     decided = plan(told(Situation(SUSPENDING, (pod,)), PRESENT, set_read=True))
