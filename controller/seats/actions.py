@@ -18,7 +18,7 @@ from controller.kube.events import EventRecorder, EventType, Regarding
 from controller.kube.leadership import Leadership
 from controller.kube.retry import ONCE
 from controller.seats.metrics import FLAG_FAILURES, PODS_DELETED, SNAPSHOTS_MISSING, UNSCHEDULABLE, WAKES
-from controller.seats.model import CocoonSet, Copies, ManifestAnswer, Pod, TagDeletion
+from controller.seats.model import CocoonSet, Copies, ManifestAnswer, Pod, Reason, TagDeletion
 from controller.seats.pods import main_pod
 from controller.seats.status_writer import StatusWriter
 from controller.seats.steps import Do, Step
@@ -276,7 +276,7 @@ class SeatActions:
     async def _tell(self, cs: CocoonSet, step: Step) -> None:
         if step.event == "WakeNoCapacity":
             UNSCHEDULABLE.inc()
-        if step.event == "HibernateSnapshotMissing" and cs.phase.value != "Waking":
+        if step.event == "HibernateSnapshotMissing" and cs.reason is not Reason.SNAPSHOT_MISSING:
             SNAPSHOTS_MISSING.inc()
         self.say(cs, "Warning" if step.warning else "Normal", step.event, step.why)
 
