@@ -16,7 +16,7 @@ from tests.support.audit import AuditLog, Write
 from tests.support.metrics import metric
 from tests.support.seat_place import SeatPlace, annotation, condition, until
 from tests.support.seat_trouble import flag_hangs, flag_refused
-from tests.support.snapshot_calls import retention, snapshots
+from tests.support.snapshot_calls import retention, snapshots, state
 from tests.support.vm_host import KEEP, SETS_API, STASH, pod_path
 
 HIBERNATE = "vm.cocoonstack.io/hibernate"
@@ -277,3 +277,24 @@ def test_nothing_is_done_without_the_setting(
     answer = httpx.get(f"http://{controller.http_address}/metrics", trust_env=False)
     assert answer.is_success
     assert audit.writes(since, user=CONTROLLER_USER, resource="cocoonsets") == []
+
+
+@pytest.mark.parametrize("is_pushed", [True, False], ids=["in the registry", "not there"])
+def test_a_promise_says_whether_a_backup_is_seen_without_seat_release_too(
+    seats: SeatPlace, kube: KubeApi, unique_name: Callable[[str], str], is_pushed: bool
+) -> None:
+    host = seats.add_host(unique_name("host"))
+    seats.controller({"COCOON_NODE_CONTROLLER_SEAT_RELEASE": "false"})
+    name = unique_name("pod")
+    vm = f"vk-default-{name}"
+    host.create_pod(name, grace_seconds=0)
+    host.write(vm)
+    if is_pushed:
+        seats.registry.push(vm, PushedSnapshot(host.snapshot_id(vm), "life"))
+    until(lambda: state(host.agent.address, vm) == "IN_USE", "the pod's claim being known")
+    kube.merge(pod_path(name), {"metadata": {"annotations": {KEEP: "true"}}})
+    kube.delete(pod_path(name), gracePeriodSeconds=0)
+    until(lambda: state(host.agent.address, vm) == "RETAINED", "the copy being kept")
+    if is_pushed:
+        until(lambda: snapshots(host.agent.address)[vm].retention.backup_verified, "its backup being known")
+    assert snapshots(host.agent.address)[vm].retention.backup_verified is is_pushed
