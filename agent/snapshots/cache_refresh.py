@@ -18,6 +18,8 @@ from agent.snapshots.retention import decide_sync
 from agent.snapshots.stores.contract import ChangeMark, Changes, EntryCondition, Store, StoredSnapshot
 
 _CHUNK = 500
+# What waits to be written down takes as much room as what is known; a first look is not to hold all of it.
+_RECORDED_CHUNK = 4000
 
 
 class Refresher:
@@ -105,6 +107,8 @@ class Refresher:
                 self._take(record, entry, moment, shared)
             if number % _CHUNK == 0:
                 await asyncio.sleep(0)
+            if number % _RECORDED_CHUNK == 0:
+                await self._core.flush()
 
     def _take(
         self,

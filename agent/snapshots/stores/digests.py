@@ -6,13 +6,9 @@ Why this exists: every snapshot has a version, a signature and sizes, and a Pyth
 import os
 
 MAX_SHARED_NUMBERS = 4096
-_DIGEST_MASK = (1 << 60) - 1
+# What is smaller Python keeps in 32 bytes, a whole hash in 48.
+DIGEST_MASK = (1 << 60) - 1
 _shared_numbers: dict[int, int] = {}
-
-
-def digest(*numbers: int) -> int:
-    """Return a number below 2**60 that differs when one of these does; so small that Python keeps it in 32 bytes."""
-    return hash(numbers) & _DIGEST_MASK
 
 
 def shared_number(number: int) -> int:
@@ -28,5 +24,5 @@ def version_of(inode: int, metadata: os.stat_result | None) -> int:
     It goes by the metadata's change time: unpacking sets the modification time back, and inodes are given out again.
     """
     if metadata is None:
-        return digest(inode, 0)
-    return digest(inode, metadata.st_ino, metadata.st_ctime_ns, metadata.st_size)
+        return hash((inode, 0)) & DIGEST_MASK
+    return hash((inode, metadata.st_ino, metadata.st_ctime_ns, metadata.st_size)) & DIGEST_MASK

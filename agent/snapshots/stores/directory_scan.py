@@ -17,7 +17,7 @@ from agent.snapshots.stores.contract import (
     Inventory,
     StoredSnapshot,
 )
-from agent.snapshots.stores.digests import digest
+from agent.snapshots.stores.digests import DIGEST_MASK
 from agent.snapshots.stores.envelope import Envelope, EnvelopeInvalidError, EnvelopeTooNewError, decode_envelope
 from agent.snapshots.stores.identity import is_own_file
 from agent.snapshots.stores.scan import (
@@ -48,10 +48,10 @@ class DirectoryMark(ChangeMark):
 
     __slots__ = ("names", "root", "signatures")
 
-    def __init__(self, root: int, names: Iterable[str], signatures: Iterable[int]) -> None:
+    def __init__(self, root: int, names: list[str], signatures: "array[int]") -> None:
         self.root = root
-        self.names = tuple(names)
-        self.signatures = array("q", signatures)
+        self.names = names
+        self.signatures = signatures
 
 
 class StoreScan:
@@ -68,12 +68,14 @@ class StoreScan:
     def everything(self) -> Inventory:
         """Read all entries."""
         root_signature = self._signature(os.fstat(self._root))
-        signatures: dict[str, int] = {}
+        names: list[str] = []
+        signatures = array("q")
         entries = []
         for name in self._directory_names():
             entry, signature = self._read(name)
             if signature is not None:
-                signatures[name] = signature
+                names.append(name)
+                signatures.append(signature)
             if entry is not None:
                 entries.append(entry)
             elif signature is not None:
@@ -81,7 +83,7 @@ class StoreScan:
         return Inventory(
             entries=tuple(entries),
             foreign=self._foreign(),
-            mark=DirectoryMark(root_signature, signatures.keys(), signatures.values()),
+            mark=DirectoryMark(root_signature, names, signatures),
         )
 
     def changes(self, mark: DirectoryMark) -> Changes:
@@ -92,7 +94,7 @@ class StoreScan:
         if root_signature != mark.root or root_signature == 0:
             known, gone = self._listed_again(mark)
         names: list[str] = []
-        signatures: list[int] = []
+        signatures = array("q")
         changed = []
         root, stat, signature_of = self._root, os.stat, self._signature
         for name, before in known:
@@ -165,7 +167,7 @@ class StoreScan:
         changed_ns = status.st_ctime_ns
         if changed_ns > self._recent_ns and self._may_change_unseen(changed_ns):
             return 0
-        return digest(status.st_dev, status.st_ino, status.st_mtime_ns, changed_ns)
+        return hash((status.st_dev, status.st_ino, status.st_mtime_ns, changed_ns)) & DIGEST_MASK
 
     def _may_change_unseen(self, changed_ns: int) -> bool:
         is_coarse = changed_ns % 1_000_000_000 == 0

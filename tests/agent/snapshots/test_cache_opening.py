@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from agent.snapshots import cache_refresh
+from agent.snapshots.collection import Policy
 from agent.snapshots.errors import StoreFault, StoreUnavailableError
+from agent.snapshots.ledger_rows import LedgerChange
 from agent.snapshots.stores.contract import Inventory
-from tests.agent.snapshots.caching import CacheHost, pod
+from tests.agent.snapshots.caching import DAY, CacheHost, pod
 
 WEB = pod("ns", "web")
 VM = WEB.vm_name
@@ -56,3 +59,30 @@ async def test_names_read_one_by_one_are_no_whole_picture(host: CacheHost, monke
         await host.cache.page()
     monkeypatch.undo()
     assert [record.name for record in (await host.cache.page()).snapshots] == [VM]
+
+
+async def test_a_first_look_writes_down_what_it_finds_as_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits to be written takes no more room with more snapshots, and all of it is written in the end."""
+    monkeypatch.setattr(cache_refresh, "_RECORDED_CHUNK", 5)
+    host = CacheHost(tmp_path)
+    for number in range(12):
+        host.write(f"vk-ns-p{number}")
+    ledger = host.cache.core.journal.ledger
+    written: list[int] = []
+    commit = ledger.commit
+
+    def count(change: LedgerChange, *, urgent: bool = False) -> None:
+        written.append(len(change.facts))
+        commit(change, urgent=urgent)
+
+    monkeypatch.setattr(ledger, "commit", count)
+    await host.open()
+    assert [count for count in written if count] == [5, 5, 2]
+    await host.crash()
+    host.clock.pass_time(DAY)
+    await host.sync()
+    items, _ = await host.collect(Policy(keep_at_most=0))
+    assert len(items) == 12
+    await host.cache.close()
