@@ -32,6 +32,8 @@ _SUITE = "bookworm"
 _PACKAGES = ("ca-certificates", "python3-minimal", "python3-venv")
 # Its makers leave these out too.
 _LEFT_OUT = ("var/cache/apt", "var/lib/apt/lists", "usr/share/man", "usr/share/locale", "usr/share/info")
+# Each build of changed sources leaves about ten beside those that are used again; then all is built anew.
+_MOST_LAYERS = 200
 _CERTIFICATES = Path("/etc/ssl/certs")
 
 
@@ -76,10 +78,14 @@ def ensure(name: str) -> Image:
     if missing := missing_tools():
         raise DevenvError("; ".join(missing))
     with exclusive(_folder() / ".lock", "building the images"):
+        # Whatever is there now was left by a build that was interrupted.
+        _buildah("rm", "--all")
+        if len(_buildah("images", "--all", "--quiet").split()) > _MOST_LAYERS:
+            _buildah("rmi", "--prune")
         base = _ensure_base()
         with step(f"building the {name}'s image"), _pip_settings() as settings:
             identity = _build(name, base, settings)
-        root = _mounted(name, identity)
+        root = _unpacked(name, identity)
     described = json.loads(_buildah("inspect", "--type", "image", identity))
     # No --one-file-system: the root is one file system of its own.
     return Image(name, identity, root, tree_bytes(root), described["Docker"]["config"])
@@ -168,14 +174,21 @@ def _build(name: str, base: str, pip_settings: Path) -> str:
     return _buildah("images", "--quiet", "--no-trunc", tag)
 
 
-def _mounted(name: str, identity: str) -> Path:
-    """Return the image's root, mounted; what older builds of it have left is removed."""
-    wanted = f"cocoon-node-{name}-{identity.removeprefix('sha256:')[:16]}"
-    containers = _buildah("containers", "--format", "{{.ContainerName}}").split()
-    for old in containers:
-        if old.startswith(f"cocoon-node-{name}-") and old != wanted:
-            _buildah("rm", old)
-    if wanted not in containers:
-        _buildah("from", "--pull-never", "--name", wanted, identity)
-        _buildah("rmi", "--prune")
-    return Path(_buildah("mount", wanted))
+def _unpacked(name: str, identity: str) -> Path:
+    """Return the image's root as a directory; what older builds of it have left is removed."""
+    roots = _folder() / "roots"
+    roots.mkdir(exist_ok=True)
+    wanted = roots / f"{name}-{identity.removeprefix('sha256:')[:16]}"
+    if not wanted.exists():
+        container = _buildah("from", "--pull-never", identity)
+        try:
+            unfinished = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=roots))
+            subprocess.run(["cp", "--archive", f"{_buildah('mount', container)}/.", unfinished], check=True)
+            unfinished.chmod(0o755)
+            unfinished.rename(wanted)
+        finally:
+            _buildah("rm", container)
+    for old in roots.glob(f"*{name}-*"):
+        if old != wanted:
+            shutil.rmtree(old)
+    return wanted
