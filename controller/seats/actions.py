@@ -140,9 +140,10 @@ class SeatActions:
         try:
             item = self._decode_pod(await self._client.get_bytes(pod_path(cs.namespace, cs.pod_name)))
         except NotFound as error:
-            if error.object_name == cs.pod_name:
-                return None
-            raise
+            if error.object_name != cs.pod_name:
+                raise
+            self._watch.no_pod(cs)
+            return None
         self._watch.wrote_pod(item)
         return self._watch.pod(item)
 
@@ -237,12 +238,14 @@ class SeatActions:
         whole = await self._whole_set(cs)
         pod = main_pod(whole, restores=step.restores, preferred_node=step.node)
         try:
-            await self._client.create(pods_path(cs.namespace), pod, field_manager=FIELD_MANAGER)
+            answer = await self._client.create(pods_path(cs.namespace), pod, field_manager=FIELD_MANAGER)
         except AlreadyExists:
+            self._watch.created_pod(cs, None)
             return
         except KubeError as error:
             self.say(cs, "Warning", "WakeFailed", f"pod {cs.pod_name} could not be created: {error}")
             raise
+        self._watch.created_pod(cs, self._decode_pod(answer))
         log.info(
             "main pod created",
             extra=fields(set=cs.key, restores=step.restores, preferred_node=step.node, why=step.why),

@@ -162,7 +162,7 @@ def _wake(s: Situation) -> Plan:
     cs = s.cocoon_set
     main = main_pod(s)
     if main is None:
-        return _start(s) if s.pod_read is not None else _ask(Do.READ_POD, "our copy shows no main pod")
+        return _start(s)
     if main.terminating:
         if cs.phase not in (Phase.SUSPENDING, Phase.SUSPENDED):
             return Plan(again_seconds=GATE_SECONDS)
@@ -243,6 +243,9 @@ def _start(s: Situation) -> Plan:
         return Plan((*steps, _tell("RegistryUnavailable", why)), GATE_SECONDS)
     if answer.answer is RegistryAnswer.PRESENT:
         return _create(s, "its hibernate snapshot is in the registry", Phase.WAKING, Reason.RESTORING)
+    if s.pod_read is None:
+        # A wake that is over leaves no snapshot either: our copy may be behind. With one, a pod there is found anyway.
+        return _ask(Do.READ_POD, "the registry has no snapshot; is there really no pod?")
     if s.copies is None:
         return _ask(Do.ASK_AGENTS, "the registry has no snapshot; has an agent?", cs.vm_name)
     if not cs.stash and not s.copies.nodes and not s.copies.complete:
@@ -263,11 +266,8 @@ def _start(s: Situation) -> Plan:
 
 def _create(s: Situation, why: str, phase: Phase, reason: Reason) -> Plan:
     """Create the main pod, after the phase says so: whoever follows a crash goes on with a wake."""
-    cs = s.cocoon_set
-    if not s.set_read:
-        return _ask(Do.READ_SET, "before the pod is created the set must still be awake")
     restores = reason is Reason.RESTORING
-    create = Step(Do.CREATE, why, node=cs.stash if restores else "", restores=restores)
+    create = Step(Do.CREATE, why, node=s.cocoon_set.stash if restores else "", restores=restores)
     return Plan((*status_steps(s, phase, reason, COMING_UP), create), GATE_SECONDS)
 
 

@@ -115,6 +115,8 @@ class SeatReconciler:
             hibernations_known=self._watch.hibernations_known,
             older_namesake=self._watch.older_namesake(cs),
         )
+        if self._watch.is_doubtful(cs):
+            situation = replace(situation, pod_read=PodRead(await self._actions.read_pod(cs)))
         for _ in range(_MOST_QUESTIONS):
             decided = plan(situation)
             if not decided.steps or not decided.steps[0].do.asks:

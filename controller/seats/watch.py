@@ -7,6 +7,7 @@ uncached first. What we wrote ourselves is known here before a watch brings it b
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 _LABELLED: Final = {"labelSelector": f"{SET_GROUP}/name"}
 _FIRST_PROBE_SECONDS: Final = 0.2
 _PROBE_SECONDS: Final = 5.0
+# A pod that was made is shown within milliseconds, unless it is none that the watch follows.
+_SHOWN_SECONDS: Final = 3.0
 
 Item = TypeVar("Item", SetItem, PodItem)
 
@@ -57,6 +60,7 @@ class SeatWatch:
         self._written_sets: dict[str, SetItem] = {}
         self._written_pods: dict[str, PodItem] = {}
         self._deleted: dict[str, str] = {}
+        self._created: dict[str, tuple[PodItem | None, float]] = {}
         self._hibernations_served = True
 
     async def run(self) -> None:
@@ -114,8 +118,12 @@ class SeatWatch:
         """Return the pods that the set controls, and the one that has the name of its main pod."""
         keys = {key for key, uid in self._pods_of.get(cs.key, {}).items() if uid == cs.uid}
         keys |= {f"{cs.namespace}/{cs.pod_name}"}
-        items = [_newer(self.pods.items.get(key), self._written_pods.get(key)) for key in sorted(keys)]
+        items = [self._pod_item(key) for key in sorted(keys)]
         return tuple(self.pod(item) for item in items if item is not None)
+
+    def _pod_item(self, key: str) -> PodItem | None:
+        created, _ = self._created.get(key, (None, 0.0))
+        return _newer(self.pods.items.get(key), self._written_pods.get(key)) or created
 
     def pod(self, item: PodItem) -> Pod:
         """Return a pod as plans ask about it."""
@@ -136,6 +144,21 @@ class SeatWatch:
         if _newer(self.pods.items.get(key), item) is item:
             self._written_pods[key] = item
 
+    def created_pod(self, cs: CocoonSet, item: PodItem | None) -> None:
+        """Remember the main pod that the API made for us until the watch shows it; None: it was there already."""
+        key = f"{cs.namespace}/{cs.pod_name}"
+        if key not in self.pods.items:
+            self._created[key] = item, time.monotonic()
+
+    def is_doubtful(self, cs: CocoonSet) -> bool:
+        """Whether the main pod was made, or was there, and the watch has not shown it: only a read tells."""
+        item, at = self._created.get(f"{cs.namespace}/{cs.pod_name}", (None, float("inf")))
+        return time.monotonic() - at > (_SHOWN_SECONDS if item is not None else -1.0)
+
+    def no_pod(self, cs: CocoonSet) -> None:
+        """An uncached read says that there is no main pod."""
+        self._created.pop(f"{cs.namespace}/{cs.pod_name}", None)
+
     def deleted_pod(self, pod: Pod) -> None:
         """Remember that the API took our deletion of a pod until the watch shows it."""
         key = f"{pod.namespace}/{pod.name}"
@@ -151,6 +174,7 @@ class SeatWatch:
     def _pod_changed(self, change: Change[PodItem]) -> None:
         item = change.item
         _forget_older(self._written_pods, change)
+        self._created.pop(change.key, None)
         for each in (change.before, item):
             if each is not None and (name := each.owner()[0]):
                 self._pods_of.get(f"{each.metadata.namespace}/{name}", {}).pop(change.key, None)

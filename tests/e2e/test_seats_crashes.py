@@ -40,9 +40,7 @@ SUSPENDING = [
     "after STATUS",
 ]
 WAKING = [
-    "before READ_POD",
     "before ASK_REGISTRY",
-    "before READ_SET",
     "before STATUS",
     "after STATUS",
     "before CREATE",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -32,11 +33,17 @@ def fill(kube: KubeApi, seats: SeatPlace, node: str, name: str) -> None:
     assert cluster.placement(kube, name) == node
 
 
-def passed_by(kube: KubeApi, seats: SeatPlace, node: str, name: str) -> None:
-    """See that the scheduler knows by now that nothing can be bound to a node."""
-    cluster.create_pod(kube, name, selector={cluster.HOSTNAME: node})
-    seats.sets.append(name.removesuffix("-0"))
-    assert cluster.placement(kube, name) == ""
+def passed_by(kube: KubeApi, node: str, names: Iterator[str]) -> None:
+    """Wait until the scheduler knows that nothing can be bound to a node."""
+
+    def is_passed_by() -> bool:
+        name = next(names)
+        cluster.create_pod(kube, name, selector={cluster.HOSTNAME: node})
+        placement = cluster.placement(kube, name)
+        cluster.delete_pod(kube, name)
+        return placement == ""
+
+    until(is_passed_by, "the scheduler passing the node by")
 
 
 def woken_elsewhere(seats: SeatPlace, name: str, old: VmHost, life: str) -> Json:
@@ -65,7 +72,7 @@ def test_a_node_that_cannot_take_it_back_is_passed_by_and_its_copy_purged(
         fill(kube, seats, node, f"{unique_name('filler')}-0")
     else:
         kube.merge(f"{cluster.NODES}/{node}", {"spec": {"unschedulable": True}})
-        passed_by(kube, seats, node, f"{unique_name('probe')}-0")
+        passed_by(kube, node, (unique_name("probe") for _ in itertools.count()))
     seats.wake(name)
     woken_elsewhere(seats, name, hosts[node], life)
     assert metric(controller.http_address, "cocoon_node_seat_release_wake_total", placement="pool") == 1
@@ -79,7 +86,7 @@ def test_a_node_that_is_gone_is_passed_by(seats: SeatPlace, kube: KubeApi, uniqu
     node = seats.put_to_sleep(name)
     hosts[node].agent.stop()
     kube.discard(f"{cluster.NODES}/{node}")
-    passed_by(kube, seats, node, f"{unique_name('probe')}-0")
+    passed_by(kube, node, (unique_name("probe") for _ in itertools.count()))
     seats.wake(name)
     seats.wait_reason(name, "Running")
     assert (seats.life(name), seats.restored(name)) == (life, "cold")

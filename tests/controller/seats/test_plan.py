@@ -120,10 +120,12 @@ NEVER = Situation(a_set(Phase.NONE), pod_read=no_pod())
 RESTORING = a_set(Phase.WAKING, Reason.RESTORING, stash="a")
 
 WAKE_TABLE = [
-    ("without a pod in our copy the API is asked", Situation(SLEEPING), [Do.READ_POD]),
-    ("the registry is asked", GONE, [Do.ASK_REGISTRY]),
+    ("without a pod in our copy the registry is asked", Situation(SLEEPING), [Do.ASK_REGISTRY]),
+    ("absent: whether there really is no pod is read first", told(Situation(SLEEPING), ABSENT), [Do.READ_POD]),
+    ("and one that is there is no lost snapshot",
+     told(Situation(RESTORING, pod_read=PodRead(a_pod(restores=True))), ABSENT),
+     [Do.CLEAR_STASH, Do.STATUS, Do.DROP_TAG, Do.STATUS]),
     ("an error: told and tried again, never booted", told(GONE, UNKNOWN), [Do.STATUS, Do.TELL]),
-    ("there: the set is read uncached", told(GONE, PRESENT), [Do.READ_SET]),
     ("the phase is written before the pod is created", told(GONE, PRESENT, set_read=True), [Do.STATUS, Do.CREATE]),
     ("absent: the agents are asked", told(NEVER, ABSENT), [Do.ASK_AGENTS]),
     ("not before all agents were tried", told(NEVER, ABSENT, copies=Copies(complete=False)), []),
@@ -137,8 +139,8 @@ WAKE_TABLE = [
      [Do.STATUS, Do.CREATE]),
     ("a word to give it up is no reason to boot over a registry that does not answer",
      told(Situation(replace(SLEEPING, discard=True), pod_read=no_pod()), UNKNOWN), [Do.STATUS, Do.TELL]),
-    ("nor over a snapshot that is there",
-     told(Situation(replace(SLEEPING, discard=True), pod_read=no_pod()), PRESENT), [Do.READ_SET]),
+    ("nor over a snapshot that is there: it is restored",
+     told(Situation(replace(SLEEPING, discard=True), pod_read=no_pod()), PRESENT), [Do.STATUS, Do.CREATE]),
     ("a pod that is terminating is waited for", Situation(SLEEPING, (hibernated(terminating=True),)), [Do.STATUS]),
     ("also one that somebody deleted", Situation(a_set(), (a_pod(terminating=True),)), []),
     ("a tag that a CocoonHibernation may be writing is not deleted",

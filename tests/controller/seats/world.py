@@ -225,6 +225,8 @@ class World:
         self._change(terminating=True)
 
     def _create(self, planned: CocoonSet, step: Step) -> None:
+        if self.cocoon_set.suspended:
+            raise StopError
         if self.pod is not None:
             return
         if not step.restores and (self.tag is not None or self.copy is not None):
