@@ -15,7 +15,7 @@ import pytest
 
 from agent.snapshots.errors import StoreUnavailableError
 from agent.snapshots.stores import shrink
-from agent.snapshots.stores.contract import EntryCondition, LedgerIdentity, Store
+from agent.snapshots.stores.contract import EntryCondition, LedgerIdentity, Store, StoredSnapshot
 from agent.snapshots.stores.reclaim import Reclaimer
 from agent.snapshots.stores.trash import TRASH_DIRECTORY
 from tests.agent.snapshots.stores.harness import NEW_LEDGER, DirectoryHarness
@@ -158,14 +158,19 @@ def test_whether_a_file_is_exclusively_ours(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def test_the_answer_comes_after_both_directories_are_durable(
-    own: DirectoryHarness, closing: Closing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def with_one_snapshot(own: DirectoryHarness, closing: Closing) -> tuple[Store, StoredSnapshot]:
+    """Return an open store and the only snapshot in it."""
     store = own.make()
     closing(store)
     store.open(NEW_LEDGER)
     own.add("vk-a-b")
-    entry = store.verify("vk-a-b")
+    return store, store.verify("vk-a-b")
+
+
+def test_the_answer_comes_after_both_directories_are_durable(
+    own: DirectoryHarness, closing: Closing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, entry = with_one_snapshot(own, closing)
     order: list[str] = []
     rename, fsync = os.rename, os.fsync
 
@@ -189,11 +194,7 @@ def test_a_rename_that_cannot_be_made_durable_is_undone(
     own: DirectoryHarness, closing: Closing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error means that the name still stands."""
-    store = own.make()
-    closing(store)
-    store.open(NEW_LEDGER)
-    own.add("vk-a-b")
-    entry = store.verify("vk-a-b")
+    store, entry = with_one_snapshot(own, closing)
     (own.disk / TRASH_DIRECTORY).mkdir(mode=0o700)
 
     def fail(_descriptor: int) -> None:
