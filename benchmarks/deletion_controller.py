@@ -61,8 +61,8 @@ class Meter:
         """Have the client's method of this name note when it has the answer."""
         method = getattr(CacheClient, name)
 
-        async def timed(client: CacheClient, node: str, owner: Any, *rest: Any) -> Any:  # noqa: ANN401 - passed on
-            answer = await method(client, node, owner, *rest)
+        async def timed(client: CacheClient, node: str, owner: Any, *rest: Any, **named: Any) -> Any:  # noqa: ANN401 - passed on
+            answer = await method(client, node, owner, *rest, **named)
             self.answers[owner.pod_uid] = time.monotonic()
             return answer
 
