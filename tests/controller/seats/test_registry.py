@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import trustme
+from yarl import URL
 
 from controller.seats.model import RegistryAnswer, TagDeletion
 from controller.seats.registry import Registry
 from controller.seats.registry_address import RegistryConfigError, parse_registry
-from controller.seats.registry_http import RegistryLimits
+from controller.seats.registry_http import RegistryLimits, _proxy
 from tests.controller.seats.scripted_registry import (
     CONFIG,
     MANIFEST_PATH,
@@ -109,9 +110,10 @@ async def test_manifest(
     assert why in found.why
     assert "hush" not in found.why
     assert (found.digest != "") == (expected is PRESENT)
-    accepted = (429, 500, 503)
-    times = len(server.seen)
-    assert times == (QUICK.attempts if answer in (hang, cut) or found.why[5:8] in map(str, accepted) else 1)
+    is_repeated = answer in (hang, cut) or found.why[5:8] in ("429", "500", "503")
+    # The library below sends once more itself what only reads, when the connection was closed without an answer.
+    most = QUICK.attempts * (2 if answer is cut else 1)
+    assert QUICK.attempts <= len(server.seen) <= most if is_repeated else len(server.seen) == 1
 
 
 @pytest.mark.parametrize("vm_name", ["../x", "a/b", "", "UPPER", "a b", "a?b", "-rf", "vk-a\n", "x" * 300, "a..b", "ü"])
@@ -322,13 +324,19 @@ def test_missing_and_broken_authorities_are_errors_that_name_the_file(tmp_path: 
             Registry("https://registry.example", ca_file=str(file))
 
 
-def test_waiting_costs_nothing_before_the_first_request(tmp_path: Path) -> None:
-    """The HTTP library is imported by the first request only."""
-    import subprocess
-    import sys
-
-    program = (
-        "import sys, controller.seats.registry as r; r.Registry('https://registry.example/vms');"
-        "sys.exit('httpx' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ("https://registry.example/x", "http://proxy.example:3128"),
+        ("http://registry.example/x", None),
+        ("https://inside.example/x", None),
+        ("https://127.0.0.1:5000/x", None),
+        ("https://localhost/x", None),
+    ],
+)
+def test_proxies_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch, base: str, expected: str | None) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "inside.example")
+    assert _proxy(URL(base)) == expected
