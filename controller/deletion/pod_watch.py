@@ -16,7 +16,8 @@ from common.logging import fields
 from common.snapshot_words import Owner
 from controller.deletion.metrics import ODD_PODS
 from controller.deletion.model import NamesakeFacts
-from controller.deletion.pods import ODD_NAME, ODD_VALUE, TERMINATING, PodIndex, PodRecord
+from controller.deletion.pod_index import PodIndex
+from controller.deletion.pods import ODD_NAME, ODD_VALUE, TERMINATING, PodRecord
 from controller.kube.client import KubeClient
 from controller.kube.errors import KubeError, NotFound
 from controller.kube.objects import Change, ChangeKind

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from common.snapshot_words import Owner
 from common.vm_names import is_own_vm_name, pod_vm_name, pods_that_make
 from controller.deletion.model import LivePod
-from controller.deletion.pods import DISRUPTED, KEEP, ODD_NAME, ODD_VALUE, TERMINATING, PodIndex, PodRecord
+from controller.deletion.pod_index import PodIndex
+from controller.deletion.pods import DISRUPTED, KEEP, ODD_NAME, ODD_VALUE, TERMINATING, PodRecord
 
 VM = "vm.cocoonstack.io/"
 SET = "cocoonset.cocoonstack.io/"
