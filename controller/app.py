@@ -44,6 +44,7 @@ _READY_FILE = "COCOON_NODE_CONTROLLER_READY_FILE"
 # Far above the library's defaults: a pass over everything that a thousand streams hold is the longest pause there is.
 _GC_THRESHOLDS = (50_000, 50, 100)
 _FREEZE_AFTER_SECONDS = 30.0
+_FREEZE_GROWTH = 1.1
 _READY_POLL_SECONDS = 0.1
 
 
@@ -170,10 +171,19 @@ class Controller:
         _LOG.info("ready", extra=fields(agents=len(self.fleet.connections)))
         gc.collect()
         gc.freeze()
-        # Once more when the streams that could be opened are open; without a pass over all of it, which is a pause.
-        await asyncio.sleep(_FREEZE_AFTER_SECONDS)
-        gc.freeze()
-        await asyncio.Event().wait()
+        await self._keep_frozen()
+
+    async def _keep_frozen(self) -> None:
+        """Freeze again when many streams were opened: after a start, and after each change of leader."""
+        frozen = 0
+        while True:
+            await asyncio.sleep(_FREEZE_AFTER_SECONDS)
+            connected = self.fleet.connected_count()
+            if connected > frozen * _FREEZE_GROWTH:
+                # Without a pass over all of it, which is a pause.
+                gc.freeze()
+                frozen = connected
+            frozen = min(frozen, connected)
 
     async def _dial(self) -> None:
         # Not before the Nodes are known: a report is only as good as the Node it is compared with.

@@ -6,6 +6,8 @@ own. What a command needs is imported when that command runs, so that `run` star
 Exit status: 0 done, 1 could not be done, 2 the settings or the command are wrong.
 """
 
+import gc
+import logging
 import os
 import sys
 from collections.abc import Coroutine
@@ -65,8 +67,10 @@ def run(config_file: str | None, **options: str | None) -> None:
     from common.logging import set_up_logging
 
     set_up_logging(settings.log_format, settings.log_level)
+    gc.disable()  # nothing that importing makes is garbage, and looking for it is a tenth of a start
     from controller import app
 
+    gc.enable()
     _do(app.run(settings))
 
 
@@ -259,8 +263,6 @@ def _settings(config_file: str | None, options: dict[str, str | None], *, needs_
         settings = load_settings(options, os.environ, config_file, needs_agents=needs_agents)
     except SettingsError as error:
         fail("\n".join(error.problems), 2)
-    import logging
-
     from common.logging import set_up_logging
 
     # Commands that answer and end say what went wrong themselves; their log is for those who ask for it.
@@ -287,8 +289,6 @@ def _do(work: Coroutine[Any, Any, _Result]) -> _Result:
         fail("interrupted", 1)
     except Exception as error:
         # A fault of ours. People get a sentence; whoever mends it finds where it came from in the log of `run`.
-        import logging
-
         cause = error
         while isinstance(cause, ExceptionGroup):
             cause = cause.exceptions[0]

@@ -11,10 +11,9 @@ import urllib.parse
 import urllib.request
 
 import yaml
-from kubernetes.aio import config as kube_config
-from kubernetes.aio.client import Configuration
 
 from controller.kube.errors import AccessConfigError
+from controller.kube.official import Configuration, kube_config
 
 
 class Access:
