@@ -4,7 +4,8 @@ One VM host with room for every VM. Times come from the audit log of the API ser
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +31,7 @@ STASH = "cocoonset.cocoonstack.io/hibernated-on-node"
 KEEP = "vm.cocoonstack.io/keep-snapshot-on-delete"
 _GENERATION = "cocoonset.cocoonstack.io/generation"
 _SECONDS = 180.0
+_LOOK_SECONDS = 1.5
 # The Node's Lease runs out while bare clients are measured, which need no controller.
 _PATIENT_SECONDS = 3600
 _POLICY = {
@@ -123,8 +125,8 @@ class SeatCluster:
         return sum(each.get("status", {}).get("phase") == phase for each in self.kube.items(SETS))
 
     def wait_phase(self, count: int, phase: str) -> None:
-        """Wait until so many sets have this phase."""
-        wait_until(lambda: self.sets_in_phase(phase) >= count, _SECONDS, f"{count} sets being {phase}")
+        """Wait until so many sets have this phase, looking rarely: a list of all of them is a load of its own."""
+        wait_rarely(lambda: self.sets_in_phase(phase) >= count, _SECONDS, f"{count} sets being {phase}")
 
 
 def vm_name(set_name: str) -> str:
@@ -190,6 +192,16 @@ def seat_cluster(pods: int) -> Iterator[SeatCluster]:
         runtime = stack.enter_context(Child(python("-m", "benchmarks.seats_runtime", *arguments)))
         runtime.read_json(30)
         yield SeatCluster(plane, kube, agent, registry, runtime, audit, directory)
+
+
+def wait_rarely(condition: Callable[[], bool], deadline_seconds: float, what: str) -> None:
+    """Wait for a condition that costs the API server something to look at; when it came true is told by the log."""
+
+    def look() -> bool:
+        time.sleep(_LOOK_SECONDS)
+        return condition()
+
+    wait_until(look, deadline_seconds, what)
 
 
 def wait_node(cluster: SeatCluster) -> None:

@@ -15,6 +15,7 @@ from benchmarks.seats_cluster import (
     seat_cluster,
     status_body,
     wait_node,
+    wait_rarely,
 )
 from benchmarks.seats_load import Call, send, send_each
 from benchmarks.seats_pods import PodTimes
@@ -96,7 +97,7 @@ def _wait_bound(cluster: SeatCluster, count: int) -> None:
     def all_bound() -> bool:
         return sum(bool(pod["spec"].get("nodeName")) for pod in cluster.kube.items(PODS)) >= count
 
-    wait_until(all_bound, _SECONDS, f"{count} pods being bound")
+    wait_rarely(all_bound, _SECONDS, f"{count} pods being bound")
     time.sleep(1)  # The log is written a moment after the answer.
 
 
