@@ -52,9 +52,11 @@ def test_a_name_is_not_ended_by_nul() -> None:
     assert read.names == {"host-1\0.example"}
 
 
-@pytest.mark.parametrize("length", [0, 1, 40, 100, len(LEAF.certificate) - 30])
-def test_a_bundle_that_is_cut_off_is_an_error(length: int) -> None:
+@pytest.mark.parametrize("kept", [0, 1, 40, 100, -30])
+def test_a_bundle_that_is_cut_off_is_an_error(kept: int) -> None:
     """F22: also when what comes before the cut is whole."""
+    # Counted from the end where it must be: a certificate's length differs from run to run.
+    length = kept if kept >= 0 else len(LEAF.certificate) + kept
     with pytest.raises(CertificateError):
         read_certificates(LEAF.certificate[:length])
     if length > 1:

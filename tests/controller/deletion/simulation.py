@@ -135,7 +135,7 @@ class Network:
         reason: RetainReason,
         ttl_seconds: float | None,
         *,
-        backup_verified: bool = False,
+        backup_verified: bool = False,  # noqa: ARG002 - see SnapshotCalls
     ) -> tuple[RetainOutcome, int]:
         """See SnapshotCalls."""
         kept: tuple[RetainOutcome, int] = await self._call(
