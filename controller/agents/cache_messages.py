@@ -19,6 +19,7 @@ def found_snapshot(snapshot: pb.Snapshot) -> FoundSnapshot:
         retained = RetainReason(kept.reason) if known else RetainReason.REQUESTED
         expires_at = kept.expire_time.ToNanoseconds() / 1e9 if kept.HasField("expire_time") else None
         owner = owner_of(kept.owner) if kept.HasField("owner") else owner
+        backup_verified = kept.backup_verified
     return FoundSnapshot(
         name=snapshot.name,
         vm_name=snapshot.vm_name,

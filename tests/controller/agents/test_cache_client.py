@@ -81,6 +81,17 @@ async def test_life_of_a_snapshot(agent: AgentProcess, channels: OneChannel) -> 
     assert await client.retain("host", OWNER, RetainReason.SEAT_RELEASE, None) == (RetainOutcome.NOTHING_TO_RETAIN, 0)
 
 
+async def test_what_was_said_of_a_backup_comes_back(agent: AgentProcess, channels: OneChannel) -> None:
+    """Whoever finds a backup gone has to know that the agent was told of one."""
+    write_snapshot(agent.root / "snapshots", OWNER.vm_name)
+    client = _leader(channels, 3)
+    await client.sync_owners("host", [], 1)
+    for said in (True, False):
+        await client.retain("host", OWNER, RetainReason.SEAT_RELEASE, None, backup_verified=said)
+        (located,) = await client.list_vm("host", OWNER.vm_name)
+        assert (located.found.backup_verified, located.found.retained) == (said, RetainReason.SEAT_RELEASE)
+
+
 async def test_late_purge_of_a_stopped_leader_is_refused(agent: AgentProcess, channels: OneChannel) -> None:
     """F33: a leader that was stopped between asking for the right and sending has a lower epoch by then."""
     write_snapshot(agent.root / "snapshots", OWNER.vm_name)
