@@ -13,6 +13,7 @@ import pytest
 from controller.kube.access import load_access
 from controller.kube.client import KubeClient
 from controller.nodes import claims, reconciler, roster
+from controller.nodes.model import CONTROLLER
 from controller.nodes.operator import NodeOperator
 from controller.nodes.plan import NodeSettings
 from controller.nodes.reconciler import NodeReconciler
@@ -116,9 +117,10 @@ def is_ready(kube: KubeApi, name: str) -> bool:
 
 
 def events_about(kube: KubeApi, name: str) -> list[dict[str, Any]]:
-    """Events about a Node."""
+    """Events about a Node that are ours: the cluster's own controllers tell of a new Node too, whenever they see it."""
     events = kube.items("/apis/events.k8s.io/v1/namespaces/default/events")
-    return [event for event in events if event["regarding"].get("name") == name]
+    ours = [event for event in events if event.get("reportingController") == CONTROLLER]
+    return [event for event in ours if event["regarding"].get("name") == name]
 
 
 @pytest.fixture
