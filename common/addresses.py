@@ -5,10 +5,17 @@ Why this exists: settings, logs and calls spell the address of one thing the sam
 
 import socket
 
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- recognised, not listened on
+
 
 def join_address(host: str, port: int) -> str:
     """Return `host:port`, or `[v6]:port` for an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reachable_host(host: str) -> str:
+    """Return where a listener on this machine that was given `host` can be asked: loopback, when it takes any."""
+    return _ANY.get(host, host)
 
 
 def canonical_ip(text: str) -> str:

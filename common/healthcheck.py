@@ -11,10 +11,10 @@ import http.client
 import os
 import sys
 
+from common.addresses import reachable_host
 from common.setting_values import http_address
 
 _SECONDS = 5.0
-_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- recognised, not listened on
 
 
 def problem_with(listen: str) -> str:
@@ -24,7 +24,7 @@ def problem_with(listen: str) -> str:
         if address is None:
             return ""
         host, port = address
-        connection = http.client.HTTPConnection(_ANY_ADDRESS.get(host, host), port, timeout=_SECONDS)
+        connection = http.client.HTTPConnection(reachable_host(host), port, timeout=_SECONDS)
         try:
             connection.request("GET", "/healthz")
             status = connection.getresponse().status

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from agent.config import Settings
 from agent.snapshots.ledger import LEDGER_FILE
-from common.addresses import join_address
+from common.addresses import join_address, reachable_host
 
 _SECONDS = 5.0
 _MAX_BYTES = 4 * 1024 * 1024
@@ -74,7 +74,7 @@ def _page(listener: tuple[str, int] | None, path: str) -> tuple[int, str] | None
     if listener is None:
         return None
     host, port = listener
-    address = join_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)  # noqa: S104 - where to ask
+    address = join_address(reachable_host(host), port)
     # Not through the proxy that the environment may name for other purposes.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

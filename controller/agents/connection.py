@@ -26,6 +26,7 @@ from controller.nodes.report import AgentObserver
 
 log = logging.getLogger(__name__)
 
+_NOT_YET: Final = "NotYetConnected"
 _WATCH: Final = "/cocoonstack.node.v1.NodeResources/WatchNodeResources"
 _REQUEST: Final = pb.WatchNodeResourcesRequest().SerializeToString()
 _MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -104,7 +105,7 @@ class AgentConnection:
         self.node_name = endpoint.node_name
         self.connected = False
         self.channel: grpc.aio.Channel | None = None
-        self.reason = "NotYetConnected"
+        self.reason = _NOT_YET
         self.problem = "not connected yet"
         self.last_heard_at = 0.0
         self.deadline = float("inf")
@@ -116,6 +117,11 @@ class AgentConnection:
         self._call: grpc.aio.UnaryStreamCall[bytes, bytes] | None = None
         self._expired = False
         self._failures = 0
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether the agent has answered, or failed to, since the start."""
+        return self.reason != _NOT_YET
 
     def expire(self) -> None:
         """Give up the running attempt as silent; called by the fleet once `deadline` has passed."""

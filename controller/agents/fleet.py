@@ -72,8 +72,7 @@ class AgentFleet:
 
     def all_tried(self) -> bool:
         """Whether every source has named its agents and each of these has answered, or failed to, since the start."""
-        tried = all(each.connected or each.reason != "NotYetConnected" for each in self._connections.values())
-        return tried and not self.unready_reasons()
+        return all(each.is_tried for each in self._connections.values()) and not self.unready_reasons()
 
     def unready_reasons(self) -> list[str]:
         """Say what is missing until every source has answered once; empty when nothing is."""

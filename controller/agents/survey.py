@@ -117,5 +117,5 @@ async def survey_agents(
 
 def _is_complete(fleet: AgentFleet) -> bool:
     return all(source.answered or source.problem for source in fleet.sources) and all(
-        connection.reports or connection.reason != "NotYetConnected" for connection in fleet.connections
+        connection.is_tried for connection in fleet.connections
     )

@@ -182,8 +182,7 @@ async def _write_nothing(key: str, value: str) -> None:  # noqa: ARG001 - see Br
 
 def _is_complete(fleet: AgentFleet, parts: DeletionParts) -> bool:
     answered = all(source.answered or source.problem for source in fleet.sources)
-    reported = all(each.reports or each.reason != "NotYetConnected" for each in fleet.connections)
-    return answered and reported and not parts.unready_reasons()
+    return answered and all(each.is_tried for each in fleet.connections) and not parts.unready_reasons()
 
 
 def _event(item: dict[str, Any]) -> PodEvent | None:
