@@ -14,13 +14,14 @@ import click
 from common.logging import printable
 from common.program import StartError
 from controller.app import agent_sources, client_credentials, deletion_settings, open_client
+from controller.cocoon_keys import PODS_OF_SETS, SETS_API, set_path
 from controller.config import Settings
 from controller.deletion.inspection import looking
 from controller.kube.client import KubeClient
 from controller.kube.errors import NotFound
 from controller.seats.model import RELEASED_CONDITION, CocoonSet
 from controller.seats.plan import is_ours
-from controller.seats.wire import SET_GROUP, SETS_API, PodItem, SetItem, set_path
+from controller.seats.wire import PodItem, SetItem
 
 _AT_ONCE = 32
 
@@ -99,7 +100,7 @@ async def _read(client: KubeClient) -> list[Seat]:
     except NotFound:
         raise StartError("the API does not serve CocoonSets") from None
     pods = {}
-    for found in await client.list_objects("/api/v1/pods", PodItem, {"labelSelector": f"{SET_GROUP}/name"}):
+    for found in await client.list_objects("/api/v1/pods", PodItem, PODS_OF_SETS):
         each = found.read()
         pods[each.namespace, each.name] = each
     seats = []

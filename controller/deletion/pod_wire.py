@@ -9,17 +9,18 @@ from typing import Any
 import msgspec
 
 from common.quantity import MAX_INT64, QuantityError, parse_quantity
+from controller.cocoon_keys import KEEP, MANAGED, RESTORE, SET_KIND, SET_PREFIX, VM_ID, VM_NAME
 
 
 class WireAnnotations(
     msgspec.Struct,
     gc=False,
     rename={
-        "vm_name": "vm.cocoonstack.io/name",
-        "vm_id": "vm.cocoonstack.io/id",
-        "keep": "vm.cocoonstack.io/keep-snapshot-on-delete",
-        "restores": "vm.cocoonstack.io/restore-from-hibernate",
-        "managed": "cocoonset.cocoonstack.io/managed",
+        "vm_name": VM_NAME,
+        "vm_id": VM_ID,
+        "keep": KEEP,
+        "restores": RESTORE,
+        "managed": MANAGED,
     },
 ):
     """The annotations that decide something."""
@@ -110,6 +111,14 @@ class WireStatus(msgspec.Struct, gc=False, rename="camel"):
     container_statuses: list[WireContainerStatus] | None = None
 
 
+def set_of(references: list[WireOwnerReference]) -> tuple[str, str]:
+    """Return name and UID of the CocoonSet that controls a pod; empty when none does."""
+    for each in references:
+        if each.controller and each.kind == SET_KIND and each.api_version.startswith(SET_PREFIX):
+            return each.name, each.uid
+    return "", ""
+
+
 def is_disruption_target(status: WireStatus) -> bool:
     """Whether the condition that eviction, taints and preemption set is true."""
     # Loops, here and below: these run for every change of every pod, and a generator costs as much as what it yields.
@@ -119,17 +128,17 @@ def is_disruption_target(status: WireStatus) -> bool:
     return False
 
 
-def is_running(status: WireStatus) -> bool:
+def is_running(statuses: list[WireContainerStatus] | None) -> bool:
     """Whether any container runs."""
-    for each in status.container_statuses or ():  # noqa: SIM110 - see above
+    for each in statuses or ():  # noqa: SIM110 - see above
         if each.state is not None and each.state.running is not None:
             return True
     return False
 
 
-def is_finished(status: WireStatus) -> bool:
+def is_finished(phase: str | None) -> bool:
     """Whether the pod has ended for good; the scheduler no longer counts what it requests."""
-    return status.phase in ("Succeeded", "Failed")
+    return phase in ("Succeeded", "Failed")
 
 
 def ephemeral_bytes(spec: WireSpec) -> int:

@@ -20,13 +20,13 @@ from controller.deletion.model import LivePod, SeenDeletion
 from controller.deletion.pod_wire import (
     WireAnnotations,
     WireMetadata,
-    WireOwnerReference,
     WireSpec,
     WireStatus,
     ephemeral_bytes,
     is_disruption_target,
     is_finished,
     is_running,
+    set_of,
 )
 from controller.deletion.words import is_true, last_version
 
@@ -42,9 +42,6 @@ ODD_VALUE: Final = 256
 """Bits of `PodRecord.bits`; LIVE_SEEN: a version without deletion timestamp was seen; ODD_NAME: the annotated VM name
 is none that any store could hold; ODD_VALUE: an annotation that decides is neither true nor false."""
 
-SET_KIND: Final = "CocoonSet"
-SET_GROUP: Final = "cocoonset.cocoonstack.io"
-_SET_PREFIX: Final = SET_GROUP + "/"
 _OWNER_BITS: Final = MANAGED | KEEP
 _CLAIM_BITS: Final = RESTORES | RUNNING
 # One more than the longest name there is would do; what is cut stays impossible.
@@ -102,16 +99,16 @@ class PodRecord(
             if metadata.annotations is not None:
                 bits |= self._take_annotations(metadata.annotations)
             if metadata.owner_references is not None:
-                self._take_set(metadata.owner_references)
+                self.set_name, self.set_uid = set_of(metadata.owner_references)
         if spec is not None:
             self.node = sys.intern(spec.node_name or "")
             self.ephemeral_bytes = ephemeral_bytes(spec)
         if status is not None:
             if is_disruption_target(status):
                 bits |= DISRUPTED
-            if is_running(status):
+            if is_running(status.container_statuses):
                 bits |= RUNNING
-            if is_finished(status):
+            if is_finished(status.phase):
                 # What the scheduler does not take off, the agent must not add back for the VM's overlay.
                 self.ephemeral_bytes = 0
         self.bits = bits
@@ -137,11 +134,6 @@ class PodRecord(
             self.own_vm_name = vm_name
         is_odd = not isinstance(value, str) or (vm_name and not _NAME.fullmatch(vm_name))
         return ODD_NAME if is_odd else 0
-
-    def _take_set(self, references: list[WireOwnerReference]) -> None:
-        for reference in references:
-            if reference.kind == SET_KIND and reference.controller and reference.api_version.startswith(_SET_PREFIX):
-                self.set_name, self.set_uid = reference.name, reference.uid
 
     @property
     def metadata(self) -> "PodRecord":

@@ -6,33 +6,26 @@ that names it, after the list has synced once; everything else is "not served", 
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Any
 
 import msgspec
 
-from common.logging import fields
 from common.snapshot_words import Owner
+from controller.cocoon_keys import SETS_API, STASH, set_path
 from controller.deletion.model import NO_SET, SetFacts, SetStanding
-from controller.deletion.pods import SET_GROUP
 from controller.kube.client import KubeClient
 from controller.kube.errors import KubeError, NotFound
 from controller.kube.objects import Change
 from controller.kube.reflector import Reflector, ReflectorLimits
+from controller.kube.served import ServedProbe
 
-log = logging.getLogger(__name__)
-
-API: Final = f"/apis/{SET_GROUP}/v1"
-_FIRST_PROBE_SECONDS = 0.1
-_PROBE_SECONDS = 5.0
 # A group that was served and is not any more may be an API server that has just started.
 _DOUBT_SECONDS = 60.0
 
 
-class _Annotations(msgspec.Struct, gc=False, rename={"stash": "cocoonset.cocoonstack.io/hibernated-on-node"}):
+class _Annotations(msgspec.Struct, gc=False, rename={"stash": STASH}):
     stash: Any = None
 
 
@@ -80,18 +73,17 @@ class SetWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_change` hears of each change after the copy has it; `clock` gives monotonic seconds."""
-        self.reflector = Reflector(client, f"{API}/cocoonsets", SetRecord, on_change, limits=limits)
+        self.reflector = Reflector(client, f"{SETS_API}/cocoonsets", SetRecord, on_change, limits=limits)
         self._client = client
         self._clock = clock
-        self._unserved_since: float | None = None
+        self._probe = ServedProbe(client, self.reflector, "CocoonSets", clock=clock)
         self._decode = msgspec.json.Decoder(SetRecord).decode
 
     @property
     def is_served(self) -> bool:
         """False once the API has said that it does not serve CocoonSets, and as long as it says so."""
-        if self._unserved_since is None:
-            return True
-        return self.reflector.has_synced and self._clock() - self._unserved_since < _DOUBT_SECONDS
+        since = self._probe.unserved_since
+        return since is None or (self.reflector.has_synced and self._clock() - since < _DOUBT_SECONDS)
 
     @property
     def has_settled(self) -> bool:
@@ -102,7 +94,7 @@ class SetWatch:
         """Keep the copy, and find out why when there is none."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.reflector.run())
-            group.create_task(self._run_probe())
+            group.create_task(self._probe.run())
 
     def cached(self, owner: Owner) -> SetFacts:
         """Return what our copy says about an owner's set."""
@@ -121,7 +113,7 @@ class SetWatch:
         """Ask the API itself. Raises KubeError when it does not answer the question."""
         if not owner.set_uid:
             return NO_SET
-        path = f"{API}/namespaces/{quote(owner.namespace, safe='')}/cocoonsets/{quote(owner.set_name, safe='')}"
+        path = set_path(owner.namespace, owner.set_name)
         try:
             record = self._decode(await self._client.get_bytes(path))
         except NotFound as error:
@@ -143,29 +135,3 @@ class SetWatch:
         if not self.reflector.has_synced:
             return SetFacts(SetStanding.UNREAD)
         return SetFacts(SetStanding.GONE, confirmed=True)
-
-    async def _run_probe(self) -> None:
-        # Short at first: a cluster without CocoonSets must not keep the start waiting for the first look.
-        pause = _FIRST_PROBE_SECONDS
-        while True:
-            if self.reflector.problem:
-                await self._probe()
-            elif self._unserved_since is not None:
-                self._unserved_since = None
-                log.info("CocoonSets are served now")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _PROBE_SECONDS)
-
-    async def _probe(self) -> None:
-        """Tell "not served" from every other failure of the list."""
-        try:
-            await self._client.get_bytes(f"{API}/cocoonsets", {"limit": "1"})
-        except NotFound:
-            if self._unserved_since is None:
-                self._unserved_since = self._clock()
-                log.info("the API does not serve CocoonSets", extra=fields(path=f"{API}/cocoonsets"))
-        except KubeError:
-            # Forbidden, broken, silent: what the list says is not known, which is not the same as nothing.
-            self._unserved_since = None
-        else:
-            self._unserved_since = None

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from common.logging import fields
+from controller.cocoon_keys import DISCARD, GENERATION, HIBERNATE, KEEP, SET_GROUP, SET_KIND, STASH, set_path
 from controller.kube.client import KubeClient
 from controller.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from controller.kube.events import EventRecorder, EventType, Regarding
@@ -20,27 +21,13 @@ from controller.kube.retry import ONCE
 from controller.seats.metrics import FLAG_FAILURES, PODS_DELETED, SNAPSHOTS_MISSING, UNSCHEDULABLE, WAKES
 from controller.seats.model import CocoonSet, Copies, ManifestAnswer, Pod, Reason, TagDeletion
 from controller.seats.pods import main_pod
-from controller.seats.status_writer import StatusWriter
+from controller.seats.status_writer import FIELD_MANAGER, StatusWriter
 from controller.seats.steps import Do, Step
 from controller.seats.watch import SeatWatch
-from controller.seats.wire import (
-    DISCARD,
-    GENERATION,
-    HIBERNATE,
-    KEEP,
-    SET_GROUP,
-    SET_KIND,
-    STASH,
-    PodItem,
-    SetItem,
-    pod_path,
-    pods_path,
-    set_path,
-)
+from controller.seats.wire import PodItem, SetItem, pod_path, pods_path
 
 log = logging.getLogger(__name__)
 
-FIELD_MANAGER = "cocoon-node-controller-seats"
 _FLAG_SECONDS = 2.0
 
 

@@ -8,24 +8,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.vm_names import pod_vm_name
-from controller.seats.wire import GENERATION, RESTORE, SET_GROUP, SET_KIND, VM_NAME
+from controller.cocoon_keys import (
+    GENERATION,
+    MANAGED,
+    RESTORE,
+    SET_GROUP,
+    SET_KIND,
+    SET_NAME,
+    SET_PREFIX,
+    VM_NAME,
+    VM_PREFIX,
+)
 
 _HOUR_SECONDS = 3600
-_VM = "vm.cocoonstack.io/"
-_SET = f"{SET_GROUP}/"
 _STORAGE = "ephemeral-storage"
 # As annotations of the pod: name of the annotation, key in `spec.agent`.
 _TEXTS = (
-    (f"{_SET}image", "image"),
-    (f"{_SET}mode", "mode"),
-    (f"{_SET}os", "os"),
-    (f"{_SET}storage", "storage"),
-    (f"{_SET}network", "network"),
-    (f"{_VM}backend", "backend"),
-    (f"{_VM}conn-type", "connType"),
-    (f"{_VM}probe-port", "probePort"),
+    (f"{SET_PREFIX}image", "image"),
+    (f"{SET_PREFIX}mode", "mode"),
+    (f"{SET_PREFIX}os", "os"),
+    (f"{SET_PREFIX}storage", "storage"),
+    (f"{SET_PREFIX}network", "network"),
+    (f"{VM_PREFIX}backend", "backend"),
+    (f"{VM_PREFIX}conn-type", "connType"),
+    (f"{VM_PREFIX}probe-port", "probePort"),
 )
-_FLAGS = ((f"{_SET}force-pull", "forcePull"), (f"{_VM}no-direct-io", "noDirectIO"))
+_FLAGS = ((f"{SET_PREFIX}force-pull", "forcePull"), (f"{VM_PREFIX}no-direct-io", "noDirectIO"))
 _DEFAULTS = {"mode": "clone", "os": "linux"}
 
 
@@ -60,7 +68,7 @@ def main_pod(cocoon_set: Mapping[str, Any], *, restores: bool, preferred_node: s
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    labels = {f"{_SET}name": metadata["name"], f"{_SET}role": "main", f"{_SET}slot": "0"}
+    labels = {SET_NAME: metadata["name"], f"{SET_PREFIX}role": "main", f"{SET_PREFIX}slot": "0"}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -80,9 +88,9 @@ def _annotations(cocoon_set: Mapping[str, Any], vm_name: str) -> dict[str, str]:
     agent = _DEFAULTS | {key: value for key, value in spec["agent"].items() if value not in (None, "")}
     found = {
         VM_NAME: vm_name,
-        f"{_SET}managed": "true",
+        MANAGED: "true",
         GENERATION: str(cocoon_set["metadata"].get("generation", 0)),
-        f"{_SET}snapshot-policy": str(spec.get("snapshotPolicy") or "always"),
+        f"{SET_PREFIX}snapshot-policy": str(spec.get("snapshotPolicy") or "always"),
     }
     found |= {key: str(agent[field]) for key, field in _TEXTS if field in agent}
     return found | {key: "true" for key, field in _FLAGS if agent.get(field) is True}

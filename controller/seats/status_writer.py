@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from controller.cocoon_keys import set_path
 from controller.kube.client import KubeClient
 from controller.kube.errors import Conflict, NotFound
 from controller.kube.events import EventType
@@ -13,7 +14,7 @@ from controller.seats.metrics import SUSPENDING
 from controller.seats.model import RELEASED_CONDITION, CocoonSet, Phase
 from controller.seats.steps import Status, Step
 from controller.seats.watch import SeatWatch
-from controller.seats.wire import SetItem, set_path
+from controller.seats.wire import SetItem
 
 _EVENTS: Final = {
     Phase.SUSPENDING: "Suspending",
@@ -21,7 +22,7 @@ _EVENTS: Final = {
     Phase.WAKING: "Waking",
     Phase.RUNNING: "Running",
 }
-_MANAGER: Final = "cocoon-node-controller-seats"
+FIELD_MANAGER: Final = "cocoon-node-controller-seats"
 
 
 class StatusWriter:
@@ -51,7 +52,7 @@ class StatusWriter:
         path = f"{set_path(cs.namespace, cs.name)}/status"
         body = {"metadata": {"uid": cs.uid}, "status": self._status(cs, wanted, before)}
         try:
-            answer = await self._client.merge_patch(path, body, field_manager=_MANAGER)
+            answer = await self._client.merge_patch(path, body, field_manager=FIELD_MANAGER)
         except (NotFound, Conflict):
             return  # Deleted, or made anew; what is there now has its own plan.
         self._watch.wrote_set(self._decode(answer))

@@ -6,25 +6,19 @@ uncached first. What we wrote ourselves is known here before a watch brings it b
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from common.logging import fields
 from common.vm_names import pods_that_make
+from controller.cocoon_keys import PODS_OF_SETS, SETS_API
 from controller.kube.client import KubeClient
-from controller.kube.errors import KubeError, NotFound
 from controller.kube.objects import Change, ChangeKind
 from controller.kube.reflector import Reflector, ReflectorLimits
+from controller.kube.served import ServedProbe
 from controller.seats.model import CocoonSet, Pod
-from controller.seats.wire import SET_GROUP, SETS_API, HibernationItem, PodItem, SetItem
+from controller.seats.wire import HibernationItem, PodItem, SetItem
 
-log = logging.getLogger(__name__)
-
-_LABELLED: Final = {"labelSelector": f"{SET_GROUP}/name"}
-_FIRST_PROBE_SECONDS: Final = 0.2
-_PROBE_SECONDS: Final = 5.0
 # A pod that was made is shown within milliseconds, unless it is none that the watch follows.
 _SHOWN_SECONDS: Final = 3.0
 
@@ -48,12 +42,12 @@ class SeatWatch:
             client, f"{SETS_API}/cocoonsets", SetItem, self._set_changed, limits=limits
         )
         self.pods: Reflector[PodItem] = Reflector(
-            client, "/api/v1/pods", PodItem, self._pod_changed, query=_LABELLED, limits=limits
+            client, "/api/v1/pods", PodItem, self._pod_changed, query=PODS_OF_SETS, limits=limits
         )
         self.hibernations: Reflector[HibernationItem] = Reflector(
             client, f"{SETS_API}/cocoonhibernations", HibernationItem, self._hibernation_changed, limits=limits
         )
-        self._client = client
+        self._probe = ServedProbe(client, self.hibernations, "CocoonHibernations", on_unserved=self._all_changed)
         self._changed = changed
         self._pods_of: dict[str, dict[str, str]] = {}  # key of a set → keys of its pods and whose they are, by UID
         self._targeted: dict[str, set[str]] = {}  # key of a pod → CocoonHibernations
@@ -61,14 +55,13 @@ class SeatWatch:
         self._written_pods: dict[str, PodItem] = {}
         self._deleted: dict[str, str] = {}
         self._created: dict[str, tuple[PodItem | None, float]] = {}
-        self._hibernations_served = True
 
     async def run(self) -> None:
         """Keep the copies."""
         async with asyncio.TaskGroup() as group:
             for reflector in (self.sets, self.pods, self.hibernations):
                 group.create_task(reflector.run())
-            group.create_task(self._run_probe())
+            group.create_task(self._probe.run())
 
     @property
     def has_synced(self) -> bool:
@@ -78,7 +71,7 @@ class SeatWatch:
     @property
     def hibernations_known(self) -> bool:
         """Whether it is known which pods are targeted: all are listed, or the API serves no such objects."""
-        return self.hibernations.has_synced or not self._hibernations_served
+        return self.hibernations.has_synced or self._probe.unserved_since is not None
 
     def unready_reasons(self) -> list[str]:
         """One sentence for each copy that is missing."""
@@ -205,31 +198,9 @@ class SeatWatch:
         if pod.endswith("-0"):
             self._changed(pod.removesuffix("-0"))
 
-    async def _run_probe(self) -> None:
-        """Find out whether CocoonHibernations are served at all while they cannot be listed."""
-        pause = _FIRST_PROBE_SECONDS
-        while True:
-            if self.hibernations.problem:
-                await self._probe()
-            elif self.hibernations.has_synced:
-                self._hibernations_served = True
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _PROBE_SECONDS)
-
-    async def _probe(self) -> None:
-        try:
-            await self._client.get_bytes(self.hibernations.path, {"limit": "1"})
-        except NotFound:
-            if self._hibernations_served:
-                self._hibernations_served = False
-                log.info("the API does not serve CocoonHibernations", extra=fields(path=self.hibernations.path))
-                for key in self.set_keys():
-                    self._changed(key)
-        except KubeError:
-            # Forbidden, broken, silent: what targets a pod is not known, which is not the same as nothing.
-            self._hibernations_served = True
-        else:
-            self._hibernations_served = True
+    def _all_changed(self) -> None:
+        for key in self.set_keys():
+            self._changed(key)
 
 
 def _newer(copy: Item | None, written: Item | None) -> Item | None:

@@ -10,6 +10,9 @@ from urllib.parse import quote
 import msgspec
 
 from common.vm_names import pod_vm_name
+from controller.cocoon_keys import DISCARD, GENERATION, HIBERNATE, KEEP, RESTORE, STASH, VM_ID, VM_NAME, VM_PREFIX
+from controller.deletion.pod_wire import WireContainerStatus, WireOwnerReference, is_finished, is_running, set_of
+from controller.deletion.words import is_true
 from controller.seats.model import (
     MISSING_CONDITION,
     RELEASED_CONDITION,
@@ -21,23 +24,7 @@ from controller.seats.model import (
     Pod,
 )
 
-SET_GROUP: Final = "cocoonset.cocoonstack.io"
-SET_KIND: Final = "CocoonSet"
-SETS_API: Final = f"/apis/{SET_GROUP}/v1"
-STASH: Final = f"{SET_GROUP}/hibernated-on-node"
-DISCARD: Final = f"{SET_GROUP}/discard-hibernate-snapshot"
-GENERATION: Final = f"{SET_GROUP}/generation"
-HIBERNATE: Final = "vm.cocoonstack.io/hibernate"
-KEEP: Final = "vm.cocoonstack.io/keep-snapshot-on-delete"
-RESTORE: Final = "vm.cocoonstack.io/restore-from-hibernate"
-VM_NAME: Final = "vm.cocoonstack.io/name"
-_VM: Final = "vm.cocoonstack.io/"
 _OURS: Final = (RELEASED_CONDITION, MISSING_CONDITION)
-
-
-def set_path(namespace: str, name: str) -> str:
-    """Return the path of a set."""
-    return f"{SETS_API}/namespaces/{quote(namespace, safe='')}/cocoonsets/{quote(name, safe='')}"
 
 
 def pods_path(namespace: str) -> str:
@@ -48,14 +35,6 @@ def pods_path(namespace: str) -> str:
 def pod_path(namespace: str, name: str) -> str:
     """Return the path of a pod."""
     return f"{pods_path(namespace)}/{quote(name, safe='')}"
-
-
-class _Reference(msgspec.Struct, gc=False, rename="camel"):
-    api_version: str = ""
-    kind: str = ""
-    uid: str = ""
-    name: str = ""
-    controller: bool | None = None
 
 
 class ItemMetadata(msgspec.Struct, gc=False, rename="camel"):
@@ -69,7 +48,7 @@ class ItemMetadata(msgspec.Struct, gc=False, rename="camel"):
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     annotations: dict[str, Any] | None = None
-    owner_references: list[_Reference] | None = None
+    owner_references: list[WireOwnerReference] | None = None
 
     def text(self, key: str) -> str:
         """Return an annotation, empty when it is unset or no text."""
@@ -78,7 +57,7 @@ class ItemMetadata(msgspec.Struct, gc=False, rename="camel"):
 
     def is_true(self, key: str) -> bool:
         """Whether an annotation is `"true"`, the only true there is."""
-        return self.text(key) == "true"
+        return is_true(self.text(key))
 
     def number(self, key: str) -> int:
         """Return an annotation that is a whole number, -1 for anything else."""
@@ -130,18 +109,10 @@ class _PodCondition(msgspec.Struct, gc=False):
     message: str | None = None
 
 
-class _State(msgspec.Struct, gc=False):
-    running: Any = None
-
-
-class _Container(msgspec.Struct, gc=False):
-    state: _State | None = None
-
-
 class _PodStatus(msgspec.Struct, gc=False, rename="camel"):
     phase: str | None = None
     conditions: list[_PodCondition] | None = None
-    container_statuses: list[_Container] | None = None
+    container_statuses: list[WireContainerStatus] | None = None
 
 
 class PodItem(msgspec.Struct, gc=False):
@@ -153,18 +124,14 @@ class PodItem(msgspec.Struct, gc=False):
 
     def owner(self) -> tuple[str, str]:
         """Return name and UID of the set that controls it; empty without one."""
-        for each in self.metadata.owner_references or ():
-            if each.controller and each.kind == SET_KIND and each.api_version.startswith(f"{SET_GROUP}/"):
-                return each.name, each.uid
-        return "", ""
+        return set_of(self.metadata.owner_references or [])
 
     def read(self, *, left_to_hibernation: bool = False, is_deleted: bool = False) -> Pod:
         """Return the pod as plans ask about it; `is_deleted`: its deletion is known though not in here yet."""
         metadata, status = self.metadata, self.status or _PodStatus()
         conditions = status.conditions or ()
-        containers = status.container_statuses or ()
         unplaced = next((each for each in conditions if _is_unplaced(each)), None)
-        word = metadata.text(f"{_VM}lifecycle-state")
+        word = metadata.text(f"{VM_PREFIX}lifecycle-state")
         return Pod(
             namespace=metadata.namespace,
             name=metadata.name,
@@ -174,17 +141,17 @@ class PodItem(msgspec.Struct, gc=False):
             node=(self.spec.node_name or "") if self.spec is not None else "",
             vm_name=metadata.text(VM_NAME) or pod_vm_name(metadata.namespace, metadata.name),
             terminating=is_deleted or metadata.deletion_timestamp is not None,
-            ended=status.phase in ("Succeeded", "Failed"),
+            ended=is_finished(status.phase),
             hibernates=metadata.is_true(HIBERNATE),
             keeps=metadata.is_true(KEEP),
             restores=metadata.is_true(RESTORE),
             lifecycle=next((each for each in Lifecycle if each.value == word), Lifecycle.OTHER),
-            observed_generation=metadata.number(f"{_VM}lifecycle-observed-generation"),
+            observed_generation=metadata.number(f"{VM_PREFIX}lifecycle-observed-generation"),
             stamped_generation=metadata.number(GENERATION),
-            vm_id=metadata.text(f"{_VM}id"),
-            ip=metadata.text(f"{_VM}ip"),
+            vm_id=metadata.text(VM_ID),
+            ip=metadata.text(f"{VM_PREFIX}ip"),
             phase=status.phase or "",
-            running=any(each.state is not None and each.state.running is not None for each in containers),
+            running=is_running(status.container_statuses),
             unschedulable=(unplaced.message or "Unschedulable") if unplaced is not None else "",
             left_to_hibernation=left_to_hibernation,
         )

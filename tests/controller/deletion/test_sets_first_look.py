@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from controller.deletion import sets
 from controller.deletion.sets import SetWatch
+from controller.kube import served
 from controller.kube.reflector import ReflectorLimits
 from tests.support.scripted_api import ScriptedApi, failure
 from tests.support.waiting import wait_for_async
@@ -16,7 +16,7 @@ async def test_an_api_without_sets_is_known_at_the_first_looks(
     monkeypatch: pytest.MonkeyPatch, fails_before: int
 ) -> None:
     """F35"""
-    monkeypatch.setattr(sets, "_PROBE_SECONDS", 3600.0)
+    monkeypatch.setattr(served, "_PROBE_SECONDS", 3600.0)
     steps = [failure(500)] * fails_before + [failure(404, "NotFound")] * 50
     async with ScriptedApi(*steps) as api, api.client() as client:
         watch = SetWatch(client, limits=ReflectorLimits(first_backoff_seconds=0.01))
