@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 
+from common.file_stamps import file_stamp
 from common.logging import fields
 from common.tls_files import TlsFiles, TlsFilesError
 
@@ -57,7 +58,7 @@ class FollowedTlsFiles:
         stamps = self._files.stamps()
         if time.time() - max(stamp.st_ctime for stamp in stamps) < _SETTLED_SECONDS:
             return None
-        return tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stamps)
+        return tuple(file_stamp(stamp) for stamp in stamps)
 
     def _fail(self, problem: str) -> None:
         self._seen = None

@@ -8,6 +8,7 @@ from agent.config import Settings
 from agent.doctor.findings import Finding, failed, ok, skipped, warning
 from agent.doctor.ledger_copy import LedgerLook
 from agent.doctor.running import RunningAgent
+from agent.snapshots.cache_settings import SYNC_MAX_AGE_SECONDS
 from agent.snapshots.errors import StoreFault, StoreUnavailableError
 from agent.snapshots.ledger_rows import LedgerContents
 from agent.snapshots.ledger_schema import SCHEMA_VERSION
@@ -16,8 +17,6 @@ from agent.snapshots.stores.engine_layout import SNAPSHOT_DIRECTORY
 from agent.snapshots.stores.identity import StoreIdentity, decide_origin
 from agent.snapshots.stores.trash import TRASH_DIRECTORY
 
-# Purges are deferred when the last owner sync is older.
-_SYNC_SECONDS = 15 * 60
 _FEW_INODES_PERCENT = 5
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "gluster", "afs")
 _RIGHTS = "let the agent's user own it, or call doctor as that user"
@@ -147,7 +146,7 @@ def check_sync(settings: Settings, look: LedgerLook | None, running: RunningAgen
     elif age is None:
         since = " since its start" if running is not None else " yet"
         yield warning("owner-sync", f"no controller has told this agent the owners{since}: purges are deferred", remedy)
-    elif running is not None and age > _SYNC_SECONDS:
+    elif running is not None and age > SYNC_MAX_AGE_SECONDS:
         yield warning("owner-sync", f"the last one was {int(age)} s ago: purges are deferred", remedy)
     else:
         yield ok("owner-sync", f"{max(0, int(age))} s ago")

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from agent.snapshots.collection import GRACE_SECONDS, Policy, Watermarks
 
+# Without a word on who owns what for longer than this, a controller's purges are deferred.
+SYNC_MAX_AGE_SECONDS = 900.0
+
 
 class CollectionMode(enum.StrEnum):
     """Whether collections remove, only tell, or do nothing; `REPORT` and `OFF` are for maintenance."""
@@ -28,7 +31,7 @@ class CacheSettings:
     policy: Policy = field(default_factory=Policy)
     watermarks: Watermarks = field(default_factory=Watermarks)
     grace_seconds: float = GRACE_SECONDS
-    sync_max_age_seconds: float = 900.0
+    sync_max_age_seconds: float = SYNC_MAX_AGE_SECONDS
     refresh_seconds: float = 2.0
     full_scan_seconds: float = 6 * 3600.0
     watermark_seconds: float = 10.0

@@ -22,6 +22,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from yarl import URL
 
+from common.file_stamps import FileStamp, file_stamp
 from common.version import VERSION
 from controller.seats.registry_address import Origin, RegistryConfigError, origin_of
 
@@ -83,7 +84,7 @@ class _Pool:
     """Connections made under one state of the authorities' file; closed when retired and no request uses it."""
 
     session: aiohttp.ClientSession
-    stamp: tuple[int, ...]
+    stamp: FileStamp | None
     users: int = 0
     is_retired: bool = False
 
@@ -261,9 +262,8 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
         raise RegistryConfigError("InvalidRegistryAuthorities", f"{ca_file}: {problem}") from None
 
 
-def _stamp(path: str | None) -> tuple[int, ...]:
+def _stamp(path: str | None) -> FileStamp | None:
     try:
-        state = os.stat(path) if path is not None else None
+        return None if path is None else file_stamp(os.stat(path))
     except OSError:
-        state = None
-    return (state.st_ino, state.st_mtime_ns, state.st_size) if state is not None else ()
+        return None

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from common.file_stamps import FileStamp, file_stamp
 from controller.seats.registry_address import RegistryAddress, RegistryConfigError
 
 _MAX_FILE_BYTES = 1024 * 1024
@@ -151,7 +152,7 @@ class LoginFile:
         self.problem = ""
         self._path = path
         self._address = address
-        self._stamp: tuple[int, ...] = ()
+        self._stamp: FileStamp | None = None
         self._login = ANONYMOUS
         if path is not None:
             self._login = self._read(path)
@@ -161,7 +162,7 @@ class LoginFile:
         if self._path is None:
             return ANONYMOUS
         try:
-            if self._stamp != _stamp(self._path):
+            if self._stamp != file_stamp(os.stat(self._path)):
                 self._login = self._read(self._path)
             self.problem = ""
         except (OSError, RegistryConfigError) as error:
@@ -171,7 +172,7 @@ class LoginFile:
     def _read(self, path: str) -> Login:
         try:
             # Before the content: a change in between is then seen at the next look.
-            stamp = _stamp(path)
+            stamp = file_stamp(os.stat(path))
             with open(path, "rb") as file:
                 content = file.read(_MAX_FILE_BYTES + 1)
         except OSError as error:
@@ -188,8 +189,3 @@ class LoginFile:
             )
         self._stamp = stamp
         return login
-
-
-def _stamp(path: str) -> tuple[int, ...]:
-    state = os.stat(path)
-    return (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
