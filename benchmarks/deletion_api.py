@@ -13,14 +13,13 @@ import contextlib
 import gc
 import itertools
 import json
-import os
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.child_commands import obey_until_ended
 from benchmarks.deletion_http import Answer, Request, Stream, listen
 from benchmarks.deletion_load import Load, longest_gap
 from benchmarks.deletion_pods import LIST_VERSION, SETS_API, encode, list_page, names, node_name, pod, set_uid
@@ -227,28 +226,8 @@ async def _serve(pods: int, nodes: int, kept: int, flagged: int) -> None:
     gc.collect()
     gc.freeze()
     print(json.dumps({"port": port}), flush=True)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_reader(sys.stdin.fileno(), _read_commands(Load(api), stop))
-    await stop.wait()
+    await obey_until_ended(Load(api).obey)
     server.close()
-
-
-def _read_commands(load: Load, stop: asyncio.Event) -> Callable[[], None]:
-    unfinished = b""
-
-    def read() -> None:
-        nonlocal unfinished
-        chunk = os.read(sys.stdin.fileno(), 65536)
-        if not chunk:
-            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            stop.set()
-        *lines, unfinished = (unfinished + chunk).split(b"\n")
-        for line in lines:
-            load.obey(line.decode())
-
-    return read
 
 
 def main() -> None:

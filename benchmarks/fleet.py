@@ -11,17 +11,16 @@ import asyncio
 import contextlib
 import gc
 import json
-import os
-import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from benchmarks.child_commands import obey_until_ended
 from cocoonstack.node.v1 import node_resources_pb2 as pb
 from cocoonstack.node.v1 import snapshot_cache_pb2 as snapshot_pb
 
@@ -197,28 +196,8 @@ async def _serve(count: int) -> None:
     gc.collect()
     gc.freeze()
     print(json.dumps({"agents": ports}), flush=True)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_reader(sys.stdin.fileno(), _read_commands(agents, stop))
-    await stop.wait()
+    await obey_until_ended(lambda line: print(json.dumps(_obey(agents, line)), flush=True))
     await asyncio.gather(*(server.stop(0) for server in servers))
-
-
-def _read_commands(agents: dict[str, SimulatedAgent], stop: asyncio.Event) -> Callable[[], None]:
-    unfinished = b""
-
-    def read() -> None:
-        nonlocal unfinished
-        chunk = os.read(sys.stdin.fileno(), 65536)
-        if not chunk:
-            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            stop.set()
-        *lines, unfinished = (unfinished + chunk).split(b"\n")
-        for line in lines:
-            print(json.dumps(_obey(agents, line.decode())), flush=True)
-
-    return read
 
 
 def _obey(agents: dict[str, SimulatedAgent], line: str) -> dict[str, object]:

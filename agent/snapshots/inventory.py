@@ -154,16 +154,6 @@ class Inventory:
             self.expiring.add(name)
         self._on_change(name, Change.ADDED if old is None else Change.CHANGED)
 
-    def set_state(self, record: KnownSnapshot, state: SnapshotState) -> None:
-        """Move a snapshot that is known into a state; nothing happens when it is in it already."""
-        if record.state is state:
-            return
-        self._leave_state(record)
-        record.state = state
-        self._bytes[state] += record.entry.allocated_bytes
-        _insert(self._names[state], record.name)
-        self._on_change(record.name, Change.CHANGED)
-
     def remove(self, name: str) -> KnownSnapshot | None:
         """Take out a snapshot that is gone, and return it."""
         record = self._records.pop(name, None)

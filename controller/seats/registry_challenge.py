@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 _MAX_HEADER = 8192
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105 -- the grammar's word for a word
-_SPACE = re.compile(r"[ \t]*")
 _SEPARATORS = re.compile(r"[ \t,]*")
 _SCHEME = re.compile(rf"({_TOKEN})(?:[ \t]+|(?=,)|$)")
 _PARAMETER = re.compile(rf'({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN}))(?=[ \t]*(?:,|$))')
