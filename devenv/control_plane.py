@@ -67,7 +67,7 @@ class Options:
     """What a caller may choose about a control plane.
 
     Times are whole seconds, as the flags take them. `extra_flags` maps a program's name to flags appended to its
-    command line. `durable` makes etcd sync to disk, for tests that kill it.
+    command line. `durable` makes etcd sync to disk, for tests that kill it. `rbac_files` are the rights applied.
     """
 
     scheduler: bool = True
@@ -75,6 +75,7 @@ class Options:
     node_monitor_period_seconds: int = 5
     node_monitor_grace_period_seconds: int = 50
     durable: bool = False
+    rbac_files: Sequence[Path] = RBAC_FILES
     extra_flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -115,7 +116,7 @@ class ControlPlane:
             self._parts["etcd"].start()
             self.start_api_server()
             with self.client("admin") as admin:
-                for file in RBAC_FILES:
+                for file in self.options.rbac_files:
                     admin.apply_file(file)
             for name in ("kube-scheduler", "kube-controller-manager"):
                 if name in self._parts:
