@@ -84,12 +84,22 @@ def test_a_node_that_is_gone_is_passed_by(seats: SeatPlace, kube: KubeApi, uniqu
     name = unique_name("set")
     life = seats.run(name, **NEEDS_TWO)
     node = seats.put_to_sleep(name)
+    path = f"{cluster.NODES}/{node}"
     hosts[node].agent.stop()
-    kube.discard(f"{cluster.NODES}/{node}")
+    # Sooner the Node would be registered again: its agent was heard from a moment ago.
+    until(
+        lambda: cluster.condition(kube.get(path), "CocoonAgentReachable").get("status") == "False",
+        "its agent being missed",
+    )
+    kube.discard(path)
     passed_by(kube, node, (unique_name("probe") for _ in itertools.count()))
     seats.wake(name)
     seats.wait_reason(name, "Running")
     assert (seats.life(name), seats.restored(name)) == (life, "cold")
+    pod = seats.pod(name)
+    assert pod is not None
+    assert pod["spec"]["nodeName"] in hosts.keys() - {node}
+    assert kube.find(path) is None
     # Back again, it is told that what it keeps is stale.
     hosts[node].agent.start()
     until(lambda: not hosts[node].has(f"vk-default-{name}-0"), "the stale copy being purged")
