@@ -36,11 +36,16 @@ class PodWatch:
             return list(self._pods.values())
 
     def put(self, pod: Json) -> None:
-        """Take the answer to a write as what is known, unless something newer is."""
+        """Take the answer to a write as what is known, unless something newer is, or the pod is gone."""
         with self._lock:
-            known = self._pods.get(pod["metadata"]["uid"])
-            if known is not None and _version(known) < _version(pod):
-                self._pods[pod["metadata"]["uid"]] = pod
+            if pod["metadata"]["uid"] in self._pods:
+                self._take(pod)
+
+    def _take(self, pod: Json) -> None:
+        """Take a version unless a newer one is known: the watch brings back what our own writes have overtaken."""
+        known = self._pods.get(pod["metadata"]["uid"])
+        if known is None or _version(known) < _version(pod):
+            self._pods[pod["metadata"]["uid"]] = pod
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -70,7 +75,7 @@ class PodWatch:
                     if event["type"] == "DELETED":
                         self._pods.pop(pod["metadata"]["uid"], None)
                     else:
-                        self._pods[pod["metadata"]["uid"]] = pod
+                        self._take(pod)
                 self.changed.set()
 
 
