@@ -4,7 +4,6 @@ The peer is a Go client that does the same to the same agents: once streams and 
 the controller is told that somebody else renews the leases. The controller runs all the time, the peer in its turns.
 """
 
-import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from benchmarks.fleet import HEARTBEAT_SECONDS
 from benchmarks.fleet_cluster import FleetCluster, administrator, fleet_cluster
 from benchmarks.harness import TIMES, Row, Scale, at_most, compared, median_ratio, take_turns
 from benchmarks.processes import Child
+from devenv.audit_log import audit_events
 from devenv.credentials import CONTROLLER_USER
 
 NAME = "fleet"
@@ -103,16 +103,12 @@ class _Write:
 
 
 def _writes(audit_log: Path) -> Iterable[_Write]:
-    with audit_log.open() as lines:
-        for line in lines:
-            event = json.loads(line)
-            if event["user"]["username"] != CONTROLLER_USER:
-                continue
-            target = event.get("objectRef", {})
-            at = datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
-            yield _Write(
-                event["verb"], target.get("resource", ""), target.get("namespace", ""), target.get("name", ""), at
-            )
+    for event in audit_events(audit_log):
+        if event["user"]["username"] != CONTROLLER_USER:
+            continue
+        target = event.get("objectRef", {})
+        at = datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+        yield _Write(event["verb"], target.get("resource", ""), target.get("namespace", ""), target.get("name", ""), at)
 
 
 def _write_rows(what: str, writes: Sequence[_Write], nodes: Sequence[str], window: tuple[float, float]) -> list[Row]:

@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.processes import Child, python
 from benchmarks.seats_load import Call, ask, send
 from controller.seats.pods import main_pod
+from devenv.audit_log import audit_events, audit_mark
 from devenv.cocoon_programs import AgentProcess, ControllerProcess
 from devenv.control_plane import ControlPlane, Options
 from devenv.credentials import CONTROLLER_USER
@@ -92,14 +93,11 @@ class SeatCluster:
 
     def mark(self) -> int:
         """Return the present end of the audit log."""
-        return self.audit.stat().st_size
+        return audit_mark(self.audit)
 
     def writes(self, since: int) -> list[Write]:
         """Return the writes answered after the mark."""
-        with self.audit.open("rb") as log:
-            log.seek(since)
-            entries = (json.loads(line) for line in log.read().splitlines() if line.endswith(b"}"))
-            return [_write(entry) for entry in entries]
+        return [_write(event) for event in audit_events(self.audit, since)]
 
     def create_sets(self, names: Sequence[str], *, suspend: bool, stash: bool = False) -> list[Json]:
         """Create sets with policy release; return them in order."""

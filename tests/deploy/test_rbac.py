@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from devenv.audit_log import audit_mark
 from devenv.cocoon_programs import environment_with
 from devenv.control_plane import ControlPlane, Options
 from devenv.kube_api import KubeApi, object_path
@@ -77,7 +78,7 @@ def test_everything_allowed_is_needed_and_everything_needed_is_allowed(
 ) -> None:
     """A Node's and a pod's whole life, seats freed and taken, a change of leader, and every command a person has."""
     host = place.hosts[0]
-    before = _lines(plane)
+    before = audit_mark(plane.audit_log)
     first = place.controller(_FROM_THE_START)
     place.run("web")
     place.put_to_sleep("web")
@@ -90,9 +91,9 @@ def test_everything_allowed_is_needed_and_everything_needed_is_allowed(
     wait_for(lambda: not host.has("vk-default-web-0"), 60, what="the snapshot being purged")
     _use_every_command(plane, admin, host)
 
-    seen = access.asked(plane.audit_log, since_line=before)
+    seen = access.asked(plane.audit_log, since=before)
     granted = {right for rule in access.rules() for right in rule.rights}
-    assert access.asked(plane.audit_log, status=403, since_line=before) == set()
+    assert access.asked(plane.audit_log, status=403, since=before) == set()
     assert {right for right in seen if not any(grant.covers(right) for grant in granted)} == set()
     unused = {grant for grant in granted if not any(grant.covers(right) for right in seen)}
     assert unused == _NEVER_SEEN.keys(), "\n".join(map(str, unused ^ _NEVER_SEEN.keys()))
@@ -109,7 +110,7 @@ def test_without_the_rule_something_is_refused(
     role = access.without(rule)
     admin.replace(object_path(role), role)
     try:
-        before = _lines(plane)
+        before = audit_mark(plane.audit_log)
         controller = place.make_controller(_SETTINGS)
         controller.process.environment = environment_with(controller.settings)
         controller.process.start()
@@ -121,13 +122,9 @@ def test_without_the_rule_something_is_refused(
             admin.replace(object_path(shipped), shipped)
 
 
-def _lines(plane: ControlPlane) -> int:
-    return len(plane.audit_log.read_text().splitlines())
-
-
-def _refused(plane: ControlPlane, rule: Rule, since_line: int) -> set[Right]:
+def _refused(plane: ControlPlane, rule: Rule, since: int) -> set[Right]:
     wanted = {_ASKED_BY_ADMISSION.get(right, right) for right in rule.rights}
-    asked = access.asked(plane.audit_log, status=403, since_line=since_line)
+    asked = access.asked(plane.audit_log, status=403, since=since)
     return {right for right in asked if any(grant.covers(right) for grant in wanted)}
 
 

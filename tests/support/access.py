@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from devenv.audit_log import audit_events
 from devenv.control_plane import RBAC_FILES
 from devenv.credentials import CONTROLLER_USER
 from devenv.kube_api import Json
@@ -77,15 +77,15 @@ def without(rule: Rule) -> Json:
     raise LookupError(rule.role)
 
 
-def asked(audit_log: Path, *, status: int | None = None, since_line: int = 0) -> set[Right]:
-    """Return what the controller asked for by now, after the first `since_line` lines of the log.
+def asked(audit_log: Path, *, status: int | None = None, since: int = 0) -> set[Right]:
+    """Return what the controller asked for by now, after the mark `since` in the log.
 
     With `status`, only what was answered so.
     """
     return {
         right
-        for line in audit_log.read_text().splitlines()[since_line:]
-        if (event := json.loads(line))["user"]["username"] == CONTROLLER_USER and "objectRef" in event
+        for event in audit_events(audit_log, since)
+        if event["user"]["username"] == CONTROLLER_USER and "objectRef" in event
         if status in (None, event.get("responseStatus", {}).get("code"))
         for right in [_asked(event)]
     }

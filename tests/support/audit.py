@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from devenv.audit_log import audit_events, audit_mark
 from tests.support.waiting import wait_for
 
 # Which part of a Node's life a write belongs to is told by resource and subresource; a lease renewal is no Node write.
@@ -55,7 +54,7 @@ class AuditLog:
 
     def mark(self) -> int:
         """Return the present end of the log, to be given to `writes`."""
-        return self._path.stat().st_size if self._path.exists() else 0
+        return audit_mark(self._path)
 
     def writes(
         self,
@@ -84,18 +83,18 @@ class AuditLog:
                 status=event.get("responseStatus", {}).get("code", 0),
                 at=datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp(),
             )
-            for event in self._events(since)
+            for event in audit_events(self._path, since)
             if event["verb"] == "get" and event["stage"] == "ResponseComplete"
         ]
 
     def _answered(self, since: int) -> list[Write]:
         """The writes that have arrived by now, once each of them is answered."""
-        arrived = [event["auditID"] for event in self._events(since) if event["stage"] == "RequestReceived"]
+        arrived = [event["auditID"] for event in audit_events(self._path, since) if event["stage"] == "RequestReceived"]
 
         def answers() -> dict[str, dict[str, Any]] | None:
             ended = {
                 event["auditID"]: event
-                for event in self._events(since)
+                for event in audit_events(self._path, since)
                 if event["stage"] in ("ResponseComplete", "Panic")
             }
             return ended if ended.keys() >= set(arrived) else None
@@ -105,16 +104,6 @@ class AuditLog:
         ended = wait_for(answers, 30, what="every write in the audit log being answered")
         assert ended is not None
         return [_write(ended[audit_id]) for audit_id in arrived]
-
-    def _events(self, since: int) -> Iterator[dict[str, Any]]:
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(since)
-            for line in file:
-                # The server may be in the middle of a line.
-                if line.endswith(b"\n"):
-                    yield json.loads(line)
 
 
 def _write(event: dict[str, Any]) -> Write:
