@@ -104,7 +104,7 @@ def show(name: str, output: str, **options: Any) -> None:  # noqa: ANN401 # clic
 @output_option
 @_connected
 def verify(names: Sequence[str], expected_id: str, output: str, **options: Any) -> None:  # noqa: ANN401 # click's options
-    """Read snapshots again and say which are damaged or not the one expected."""
+    """Read snapshots again and say which are damaged."""
     from agent import snapshot_client, snapshot_printing
     from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 
