@@ -26,7 +26,8 @@ class Departure:
     """A pod whose deletion was seen while leading; times are monotonic seconds.
 
     `heard`: the agent has certainly been told its last state. `crossed`: a set made before was on its way when the pod
-    went; it may arrive after a promise and, naming the pod before it, end the promise again. `answered`: a promise was
+    went; it may arrive after a promise and, naming the pod before it, end the promise again; `crossing` until some set
+    is acknowledged. `answered`: a promise was
     given. `settled_at` is when a decision about it was carried out for good, None while it is not. `looks` counts the
     extra looks for snapshots that a runtime writes after the deletion.
     """
@@ -35,6 +36,7 @@ class Departure:
     seen_at: float
     heard: bool
     crossed: bool = False
+    crossing: bool = False
     answered: bool = False
     settled_at: float | None = None
     looks: int = 0
@@ -88,13 +90,15 @@ class AgentBook:
         for departure in self.open.values():
             record = departure.record
             is_succeeded = uids.get((record.namespace, record.name), record.uid) != record.uid
-            departure.heard = departure.heard or is_succeeded or self._knows(record)
+            # A set made before the pod went can name only the pod before it, which succeeds nobody.
+            departure.heard = departure.heard or (is_succeeded and not departure.crossing) or self._knows(record)
+            departure.crossing = False
 
     def depart(self, record: PodRecord, now: float) -> None:
         """The pod's deletion was seen; this is its last version, and the last word on its name."""
         for departure in self.open.values():
             departure.heard = departure.heard or _same_name(departure.record, record)
-        departure = Departure(record, now, heard=self._knows(record), crossed=self.unsure)
+        departure = Departure(record, now, heard=self._knows(record), crossed=self.unsure, crossing=self.unsure)
         self.departures[record.uid] = self.open[record.uid] = departure
 
     def settle(self, uid: str, now: float) -> Departure | None:
