@@ -25,13 +25,18 @@ _SLOTS = 8
 class Departure:
     """A pod whose deletion was seen while leading; times are monotonic seconds.
 
-    `heard`: the agent has certainly been told its last state. `settled_at` is when a decision about it was carried out,
+    `heard`: the agent has certainly been told its last state. `crossed`: a set made before was on its way when the pod
+    went; it may arrive after a promise and, naming the pod before it, end the promise again; `crossing` until some set
+    is acknowledged. `answered`: a promise was given. `settled_at` is when a decision about it was carried out for good,
     None while it is not. `looks` counts the extra looks for snapshots that a runtime writes after the deletion.
     """
 
     record: PodRecord
     seen_at: float
     heard: bool
+    crossed: bool = False
+    crossing: bool = False
+    answered: bool = False
     settled_at: float | None = None
     looks: int = 0
 
@@ -57,8 +62,9 @@ class AgentBook:
     `told` is what the last acknowledged set named, by pod UID; `unsure` that the answer to a later set was lost;
     `due` that something changed since the last set was made.
     `channel` is the connection it was told over, `synced_at` when that was acknowledged. `setbacks` counts syncs in a
-    row after which something could not be purged. `undone` are UIDs of owners and since when their snapshots wait for a
-    decision to be carried out. `slots` keep what is sent at once below what the agent takes at once.
+    row after which something could not be purged. `open` are the departures that are not settled. `undone` are UIDs of
+    owners and since when their snapshots wait for a decision to be carried out. `slots` keep what is sent at once below
+    what the agent takes at once.
     """
 
     node: str
@@ -70,6 +76,7 @@ class AgentBook:
     reply: Reply | None = None
     setbacks: int = 0
     departures: dict[str, Departure] = field(default_factory=dict)
+    open: dict[str, Departure] = field(default_factory=dict)
     undone: dict[str, float] = field(default_factory=dict)
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SLOTS))
 
@@ -79,34 +86,54 @@ class AgentBook:
         self.unsure = False
         self.channel, self.reply, self.synced_at = channel, reply, now
         uids = {(record.namespace, record.name): record.uid for record in self.told.values()}
-        for departure in self.departures.values():
+        for departure in self.open.values():
             record = departure.record
             is_succeeded = uids.get((record.namespace, record.name), record.uid) != record.uid
-            departure.heard = departure.heard or is_succeeded or self._knows(record)
+            # A set made before the pod went can name only the pod before it, which succeeds nobody.
+            departure.heard = departure.heard or (is_succeeded and not departure.crossing) or self._knows(record)
+            departure.crossing = False
 
     def depart(self, record: PodRecord, now: float) -> None:
         """The pod's deletion was seen; this is its last version, and the last word on its name."""
-        for departure in self.departures.values():
+        for departure in self.open.values():
             departure.heard = departure.heard or _same_name(departure.record, record)
-        self.departures[record.uid] = Departure(record, now, heard=self._knows(record))
+        departure = Departure(record, now, heard=self._knows(record), crossed=self.unsure, crossing=self.unsure)
+        self.departures[record.uid] = self.open[record.uid] = departure
+
+    def settle(self, uid: str, now: float) -> Departure | None:
+        """Return the departure that is settled by this, None when there is none or it was settled before."""
+        departure = self.open.pop(uid, None)
+        if departure is not None:
+            departure.settled_at = now
+        return departure
+
+    def drop(self, uid: str) -> None:
+        """What this pod said last does not count any more."""
+        self.departures.pop(uid, None)
+        self.open.pop(uid, None)
 
     def lose(self, record: PodRecord) -> None:
         """The pod went unseen: what the ones of its name before it said last says nothing about what it left."""
         for uid in [uid for uid, each in self.departures.items() if _same_name(each.record, record)]:
-            del self.departures[uid]
+            self.drop(uid)
 
     def forget(self, settled_before: float, seen_before: float) -> None:
         """Forget the pods that were settled before the one time, or seen to go before the other."""
-        for uid, departure in list(self.departures.items()):
-            is_over = departure.settled_at is not None and departure.settled_at < settled_before
-            if is_over or departure.seen_at < seen_before:
-                del self.departures[uid]
+        over = []
+        for uid, departure in self.departures.items():
+            if departure.seen_at >= max(settled_before, seen_before):
+                break  # Those behind it were seen later, and settled later still.
+            is_settled = departure.settled_at is not None and departure.settled_at < settled_before
+            if is_settled or departure.seen_at < seen_before:
+                over.append(uid)
+        for uid in over:
+            self.drop(uid)
 
     def is_behind(self, owner: Owner) -> bool:
         """Whether a later pod of the owner's name is gone too, and the agent has not been told of it."""
         return any(
-            not each.heard and each.settled_at is None and uid != owner.pod_uid
-            for uid, each in self.departures.items()
+            not each.heard and uid != owner.pod_uid
+            for uid, each in self.open.items()
             if (each.record.namespace, each.record.name) == (owner.namespace, owner.pod_name)
         )
 
@@ -115,7 +142,7 @@ class AgentBook:
 
         Not one in whose place another pod of its name is bound: that one's claim says everything.
         """
-        waiting = [each.record for each in self.departures.values() if not each.heard and each.settled_at is None]
+        waiting = [each.record for each in self.open.values() if not each.heard]
         if not waiting:
             return []
         names = {(record.namespace, record.name) for record in bound}

@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from controller.agents.cache_client import AgentCallError, AgentChannels
 from controller.deletion.actions import Actions, SnapshotCalls
+from controller.deletion.bookkeeping import Bookkeeping
 from controller.deletion.books import Books
 from controller.deletion.brake import Brake
-from controller.deletion.metrics import LATENCY, ODD_PODS, OWNER_SYNCS
+from controller.deletion.metrics import ODD_PODS, OWNER_SYNCS
 from controller.deletion.model import Action
-from controller.deletion.owners import AgentBook, Departure, Reply
+from controller.deletion.owners import AgentBook, Reply
 from controller.deletion.pace import Pace
 from controller.deletion.pods import KEEP, MANAGED, PodRecord
 from controller.deletion.refusals import Refusals, concerns_whole_agent
@@ -69,6 +70,7 @@ class DeletionReconciler:
         self._books = Books()
         self._pods = pods
         self._settler = settler
+        self._bookkeeping = Bookkeeping(self.syncs, brake, self._pace, clock)
         self._sweep = Sweep(
             pods=pods,
             channels=channels,
@@ -205,7 +207,7 @@ class DeletionReconciler:
                     raise
                 # One unreadable set or odd snapshot holds up its own owner and nobody else.
                 failure = failure or error
-        self._settle_absent(book, reply, open_uids)
+        self._bookkeeping.settle_absent(book, reply, open_uids)
         if failure is not None:
             raise failure
 
@@ -217,9 +219,9 @@ class DeletionReconciler:
             if settlement.decision.action is not Action.NOTHING:
                 reply.done.add(uid)
                 book.setbacks = 0
-            self._settled(book, uid, settlement.decision.action)
+            self._bookkeeping.settled(book, uid, settlement.decision.action)
             if settlement.decision.row in _MOVED_ON:
-                book.departures.pop(uid, None)
+                book.drop(uid)
             return
         book.undone.setdefault(uid, self.clock())
         if outcome is Outcome.LATER:
@@ -228,24 +230,12 @@ class DeletionReconciler:
             book.setbacks += 1
             self.syncs.add_after(node, min(60.0, 2.0 ** min(book.setbacks - 1, 6)))
 
-    def _settle_absent(self, book: AgentBook, reply: Reply, named: set[str]) -> None:
-        """Of a deleted pod whose snapshots are not among those nobody claims there is nothing, so far."""
-        for uid, departure in book.departures.items():
-            if departure.settled_at is None and departure.heard and uid not in reply.told and uid not in named:
-                self._settled(book, uid, Action.NOTHING)
-                self._look_again(book.node, departure)
-        for uid in [uid for uid in book.undone if uid not in named]:
-            # Found by an earlier sync and gone since, perhaps by what an earlier answer led to.
-            gone = book.departures.get(uid)
-            if gone is None or gone.settled_at is not None:
-                self._settled(book, uid, Action.NOTHING)
-
     async def _retain(self, name: str) -> None:
         """Make the flag of a pod that was just deleted a promise, without waiting for a sync."""
         node, _, uid = name.partition(" ")
         book = self._books.find(node)
-        departure = book.departures.get(uid) if book is not None else None
-        if book is None or departure is None or departure.settled_at is not None or not self._may_act():
+        departure = book.open.get(uid) if book is not None else None
+        if book is None or departure is None or not self._may_act():
             return
         if self._channels.channel(node) is None:
             return  # Decided from state when it is back.
@@ -254,26 +244,16 @@ class DeletionReconciler:
             if self._settler.from_copies(node, subject).action is not Action.RETAIN:
                 return  # The table says something else, and the next sync's answer will tell what there is.
             settlement = await self._settler.settle(node, subject, 0)  # nothing awaited before: the same decision
-        is_absent = settlement.outcome is Outcome.NOTHING_THERE
-        if settlement.outcome is Outcome.SETTLED or (is_absent and departure.heard):
-            self._settled(book, uid, Action.RETAIN)
-        if is_absent:
-            self._look_again(node, departure)
-
-    def _settled(self, book: AgentBook, uid: str, action: Action) -> None:
-        book.undone.pop(uid, None)
-        self.brake.forget(f"{book.node} {uid}")
-        departure = book.departures.get(uid)
-        if departure is not None and departure.settled_at is None:
-            departure.settled_at = self.clock()
-            LATENCY.labels(action.name).observe(departure.settled_at - departure.seen_at)
-
-    def _look_again(self, node: str, departure: Departure) -> None:
-        """Runtimes write a snapshot while or after a pod is deleted; look for it sooner than the next sync would."""
-        pauses = (self._pace.first_look, self._pace.second_look)
-        if departure.looks < len(pauses):
-            self.syncs.add_after(node, pauses[departure.looks])
-            departure.looks += 1
+        if settlement.outcome is Outcome.SETTLED:
+            self._bookkeeping.answered(departure, Action.RETAIN)
+            is_over = departure.heard or not departure.crossed
+        else:
+            is_over = departure.heard and settlement.outcome is Outcome.NOTHING_THERE
+        if is_over:
+            self._bookkeeping.settled(book, uid, Action.RETAIN)
+        # Otherwise it is named once more, and decided after that.
+        if settlement.outcome is Outcome.NOTHING_THERE:
+            self._bookkeeping.look_again(node, departure)
 
     # Keeping going.
 

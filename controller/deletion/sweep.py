@@ -81,7 +81,7 @@ class Sweep:
             self._met[node] = channel
             self._queues["syncs"].hasten(node)
             self._queues["decisions"].hasten(node)
-            for uid in book.departures if book is not None else ():
+            for uid in book.open if book is not None else ():
                 self._queues["retains"].hasten(f"{node} {uid}")
         spread = zlib.crc32(node.encode()) % 100 / 100 * self._pace.resync_spread
         told_at = float("-inf") if book is None or book.due or book.channel is not channel else book.synced_at

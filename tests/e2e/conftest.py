@@ -11,6 +11,7 @@ from devenv.cocoon_programs import AgentProcess
 from devenv.control_plane import ControlPlane
 from devenv.kube_api import KubeApi
 from devenv.vm_runtime import VmRuntime
+from tests.support.deletion_place import Place
 from tests.support.seat_place import SeatPlace, seat_place
 from tests.support.vm_host import SETS_API, VmHost, install_sets, sets_served
 from tests.support.waiting import wait_for
@@ -52,6 +53,30 @@ def vm_host(
         host.runtime.kube.close()
         for path in host.pods:
             kube.discard(path, gracePeriodSeconds=0)
+
+
+@pytest.fixture
+def place(own_control_plane: Callable[..., ControlPlane], tmp_path: Path) -> Iterator[Place]:
+    """A control plane of the test's own that serves CocoonSets, and two VM hosts."""
+    plane = own_control_plane()
+    kube = plane.client()
+    install_sets(kube)
+    wait_for(lambda: sets_served(kube), 30, what="CocoonSets being served")
+    hosts = []
+    for number in range(2):
+        agent = AgentProcess(tmp_path / f"agent-{number}", f"host-{number}")
+        agent.start()
+        store = agent.root / "snapshots"
+        store.mkdir(exist_ok=True)
+        runtime = VmRuntime(plane.client(), agent.node_name, store)
+        runtime.start()
+        hosts.append(VmHost(kube, agent, runtime))
+    yield Place(plane, kube, hosts)
+    for host in hosts:
+        host.runtime.stop()
+        host.runtime.kube.close()
+        host.agent.release()
+    kube.close()
 
 
 @pytest.fixture

@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import yaml
 
-from devenv.cocoon_programs import ControllerProcess, environment_with
+from devenv.cocoon_programs import ControllerProcess
 from devenv.control_plane import ControlPlane
 from devenv.kube_api import KubeApi
 from tests.support import cluster
+from tests.support.controller_command import run_command
 from tests.support.snapshot_calls import state
 from tests.support.vm_host import KEEP, VmHost, create_set, pod_path, set_path
 from tests.support.waiting import wait_for
 
-PROGRAM = Path(sys.executable).with_name("cocoon-node-controller")
-
 
 def _command(plane: ControlPlane, host: VmHost, *words: str, settings: dict[str, str] | None = None) -> str:
-    """Run a command of the controller and return what it printed; it must succeed."""
-    own = {
-        "COCOON_NODE_CONTROLLER_KUBECONFIG": str(plane.kubeconfig()),
-        "COCOON_NODE_CONTROLLER_AGENTS": host.agent.endpoint,
-    }
-    answer = subprocess.run(
-        [PROGRAM, *words],
-        env=environment_with(own | (settings or {})),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    return answer.stdout
+    return run_command(plane.kubeconfig(), [host.agent], *words, settings=settings)
 
 
 def test_people_are_told(

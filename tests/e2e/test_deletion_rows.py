@@ -151,8 +151,6 @@ def test_next_pod_elsewhere(
         SECONDS,
         what="the VM living",
     )
-    # The old node's agent is told again when something on it changes.
-    _settled_marker(old, kube, unique_name("marker"))
     _wait_state(old, vm, expected)
 
 

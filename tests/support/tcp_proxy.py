@@ -17,6 +17,7 @@ class TcpProxy:
     What it does to all connections, present and to come, until told otherwise:
     `delay_seconds` waits before each chunk; `trickle_bytes` passes so few at once, each after 10 ms; `silent` passes
     nothing and says nothing, as behind a router that forgot the connection; `refusing` ends connections at once.
+    `forget` does the same to the connections there are and to no later one, for ever.
     `trap` holds back the chunk from the client in which these bytes are, and all after it, until `spring` is called;
     `trapped` is set then. `answers` is what came from the target since the trap closed.
     """
@@ -36,6 +37,7 @@ class TcpProxy:
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
+        self._forgotten: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(_POLL_SECONDS)
         self.port: int = self._listener.getsockname()[1]
@@ -50,6 +52,11 @@ class TcpProxy:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
+
+    def forget(self) -> None:
+        """Pass nothing any more on the connections there are, and do not tell; later ones work."""
+        with self._lock:
+            self._forgotten |= self._sockets
 
     def repair(self) -> None:
         """Pass everything from now on. Connections that were silent are cut: what they swallowed would be missing."""
@@ -109,7 +116,8 @@ class TcpProxy:
                     self._sprung.wait()
                 if not is_client and self.trapped.is_set():
                     self.answers += chunk
-                self._pass(chunk, sink)
+                if source not in self._forgotten:
+                    self._pass(chunk, sink)
         except OSError:
             pass  # cut, or ended by one side
         finally:

@@ -55,7 +55,7 @@ class Fate:
 
 @dataclass
 class World:
-    """The truth, and what went wrong."""
+    """The truth, and what went wrong. `gates` hold syncs that were sent to a node until they are set."""
 
     chance: random.Random
     api: SimApi = field(default_factory=SimApi)
@@ -63,6 +63,7 @@ class World:
     agents: dict[str, SimAgent] = field(default_factory=dict)
     channels: dict[str, object] = field(default_factory=dict)
     fates: dict[str, Fate] = field(default_factory=dict)
+    gates: dict[str, asyncio.Event] = field(default_factory=dict)
     trouble: float = 0.0
     wrongs: list[str] = field(default_factory=list)
     purged: int = 0
@@ -120,7 +121,9 @@ class Network:
 
     async def sync_owners(self, node: str, owners: Iterable[Owner], revision: int) -> tuple[FoundSnapshot, ...]:
         """See SnapshotCalls."""
-        sent = list(owners)
+        sent, gate = list(owners), self._world.gates.get(node)
+        if gate is not None:
+            await gate.wait()
         found: tuple[FoundSnapshot, ...] = await self._call(node, lambda a, caller: a.sync(sent, revision, caller))
         return found
 

@@ -102,3 +102,33 @@ def test_forgets_what_is_settled_and_what_nobody_comes_for() -> None:
     assert set(book.departures) == {"uid-0", "uid-1", "uid-2"}
     book.forget(settled_before=6.0, seen_before=2.0)
     assert set(book.departures) == {"uid-2"}
+
+
+def test_a_set_on_its_way_crosses_what_is_told_of_a_pod_that_goes() -> None:
+    """F32: whether a set is on its way is remembered from the moment the pod went."""
+    book = AgentBook("host-1")
+    tell(book, record("uid-1"))
+    book.depart(record("uid-1"), 1.0)
+    assert not book.departures["uid-1"].crossed
+    book.unsure = True
+    book.depart(record("uid-2", "web-1"), 2.0)
+    tell(book)
+    assert book.departures["uid-2"].crossed
+    assert not book.departures["uid-2"].heard
+
+
+def test_settled_once_and_forgotten_in_time() -> None:
+    book = AgentBook("host-1")
+    for number in range(3):
+        book.depart(record(f"uid-{number}", f"web-{number}"), float(number))
+    settled = book.settle("uid-0", 5.0)
+    assert settled is not None
+    assert settled.settled_at == 5.0
+    assert book.settle("uid-0", 6.0) is None
+    assert book.open.keys() == {"uid-1", "uid-2"}
+    book.settle("uid-1", 50.0)
+    book.forget(settled_before=10.0, seen_before=float("-inf"))
+    assert book.departures.keys() == {"uid-1", "uid-2"}
+    book.forget(settled_before=10.0, seen_before=3.0)
+    assert not book.departures
+    assert not book.open

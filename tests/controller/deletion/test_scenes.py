@@ -200,3 +200,29 @@ def test_a_set_that_hibernates_elsewhere_frees_its_old_copy() -> None:
         await stage.until(lambda: stage.state("host-0") == "gone", 5)
 
     play(scene)
+
+
+@pytest.mark.parametrize("evicted", [True, False])
+def test_a_set_of_owners_that_arrives_after_a_promise_leads_to_no_purge(evicted: bool) -> None:
+    """F32: it was sent when an older pod of the name was the last one; that pod's claim would supersede the promise."""
+
+    async def scene(stage: Stage) -> None:
+        first = await stage.pod("host-0")
+        await asyncio.sleep(5)
+        gate = stage.world.gates["host-0"] = asyncio.Event()
+        first["metadata"]["annotations"]["vm.cocoonstack.io/id"] = "another vm"
+        await stage.world.api.put(PODS, first)
+        await asyncio.sleep(2)
+        await stage.end(first)
+        keep = "" if evicted else "true"
+        await stage.end(await stage.pod("host-0", keep_snapshot_on_delete=keep), evicted=evicted)
+        kept = "DISRUPTION" if evicted else "SEAT_RELEASE"
+        await stage.until(lambda: stage.state("host-0") == kept, 5)
+        del stage.world.gates["host-0"]
+        gate.set()
+        await asyncio.sleep(60)
+        # The agent takes no promise for a pod that it was told is superseded; a flag travels with the pod itself.
+        assert stage.state("host-0") == ("unclaimed" if evicted else kept)
+        assert not stage.controller.reconciler.undone()
+
+    play(scene)
