@@ -255,7 +255,8 @@ class Elector:
 
     @property
     def _attempt_seconds(self) -> float:
-        return max(1.0, self._times.retry * 1.5)
+        # Less than a whole step has: a request that ends by itself tells that the API is out of reach.
+        return min(max(1.0, self._times.retry * 1.5), self._times.renew_deadline * 0.9)
 
     def _solved(self) -> None:
         if self.problem and self.problem != "not asked yet":

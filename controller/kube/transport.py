@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Self
 from urllib.parse import urlencode
 
@@ -21,12 +21,14 @@ from controller.kube.errors import (
     error_from_answer,
 )
 from controller.kube.lean import LeanPool
+from controller.kube.reach import Reach, Watch
 from controller.kube.retry import ONCE, Retry
 
 JSON = "application/json"
 
 _READ_CHUNK_LIMIT_BYTES = 1 << 20
 _RELOAD_PAUSE_SECONDS = 10.0
+_CONNECT_SECONDS = 10.0
 
 
 class KubeTransport:
@@ -43,6 +45,7 @@ class KubeTransport:
         self._session: aiohttp.ClientSession | None = None
         self._retired: list[aiohttp.ClientSession] = []
         self._lean: LeanPool | None = None
+        self._reach = Reach()
         self._base = ""
         self._server_name: str | None = None
         self._proxy: str | None = None
@@ -99,6 +102,8 @@ class KubeTransport:
                     raise
                 renewed = True
             except RetryLater as exc:
+                if isinstance(exc, ApiUnavailable):
+                    self._reach.failed(started_at)
                 if not retry.allows(attempt, exc):
                     raise
                 await asyncio.sleep(retry.delay_seconds(attempt, exc))
@@ -110,24 +115,24 @@ class KubeTransport:
         path: str,
         query: Mapping[str, str] | None = None,
         inactivity_seconds: float = 70.0,
-        *,
-        connect_timeout_seconds: float = 10.0,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a long GET, such as a watch, and give its body in pieces as they arrive, cut anywhere.
 
-        The pieces end when the server ends the answer. ApiUnavailable when nothing arrives for `inactivity_seconds` or
-        the connection breaks. Leaving the context closes the connection. A failed attempt is not repeated.
+        The pieces end when the server ends the answer. ApiUnavailable when nothing arrives for `inactivity_seconds`,
+        the connection breaks or may have broken unnoticed (see `reach`). Leaving the context closes the connection. A
+        failed attempt is not repeated.
         """
         request = f"GET {path}"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_seconds, sock_read=inactivity_seconds)
-        answer = await self._open_stream(path, query, timeout)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=inactivity_seconds)
         try:
-            if answer.status >= 300:
-                raise await _error(answer, request)
-            yield _pieces(answer.content, request)
-        finally:
-            # The rest of a watch never ends: closing, not draining, gives the connection up.
-            answer.close()
+            async with self._reach.watching() as watch:
+                # The rest of a watch never ends: closing, not draining, gives the connection up.
+                with closing(await self._open_stream(path, query, timeout)) as answer:
+                    if answer.status >= 300:
+                        raise await _error(answer, request)
+                    yield _pieces(answer.content, request, watch)
+        except TimeoutError as exc:
+            raise ApiUnavailable("silent while requests failed", reason="Timeout", request=request) from exc
 
     async def _open_stream(
         self, path: str, query: Mapping[str, str] | None, timeout: aiohttp.ClientTimeout
@@ -180,6 +185,7 @@ class KubeTransport:
                 answer = await pool.request(method, path + suffix, headers, data)
         except OSError as exc:
             raise _unavailable(request, exc) from exc
+        self._reach.answered()
         if answer.status >= 300:
             raise error_from_answer(answer.status, answer.body, request=request, retry_after=answer.retry_after)
         return answer.body
@@ -205,7 +211,7 @@ class KubeTransport:
         headers = await self._headers(content_type if data is not None else None)
         session = self._session or await self._open_session()
         suffix = f"?{urlencode(query)}" if query else ""
-        return await session.request(
+        answer = await session.request(
             method,
             URL(f"{self._base}{path}{suffix}", encoded=True),
             data=data,
@@ -215,6 +221,8 @@ class KubeTransport:
             proxy=self._proxy,
             server_hostname=self._server_name,
         )
+        self._reach.answered()
+        return answer
 
     async def _open_session(self) -> aiohttp.ClientSession:
         # Loading the system's trust store takes 20 ms, too long for the loop that leases live on.
@@ -283,9 +291,10 @@ def _unavailable(request: str, cause: Exception) -> ApiUnavailable:
     return ApiUnavailable(f"no answer from the API server: {text}", reason=reason, request=request)
 
 
-async def _pieces(content: aiohttp.StreamReader, request: str) -> AsyncIterator[bytes]:
+async def _pieces(content: aiohttp.StreamReader, request: str, watch: Watch) -> AsyncIterator[bytes]:
     try:
         async for piece in content.iter_any():
+            watch.heard_at = time.monotonic()
             yield piece
     except (aiohttp.ClientError, OSError) as exc:
         raise _unavailable(request, exc) from exc

@@ -190,9 +190,6 @@ def test_an_api_out_of_reach(trouble: Trouble, quick_lease: bool, place: Place, 
         trouble(proxy)
         _end_all(place, made)
         wait_for(lambda: not _leads(controller), 30, what="the leader having stopped")
-        if trouble is _forget:
-            # So long that a watch nobody answers is noticed within a minute of the repair: it is given 70 s.
-            wait_for(lambda: "election failed for now" in controller.process.log_tail(500), 30, what="it being felt")
         paths = [f"{cluster.LEASES}/{host.node}" for host in place.hosts]
         before = {path: _renewed_at(place.kube, path) for path in paths}
         _repair(proxy, trouble)

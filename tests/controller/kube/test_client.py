@@ -286,6 +286,37 @@ async def test_a_silent_stream_is_given_up() -> None:
         assert caught.value.reason == "Timeout"
 
 
+async def one_piece(request: web.Request) -> web.StreamResponse:
+    """Send one piece and nothing after it."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"one\n")
+    return await silent(request)
+
+
+@pytest.mark.parametrize("stream", [pytest.param(one_piece, id="open"), pytest.param(silent, id="being opened")])
+async def test_a_stream_that_was_silent_while_requests_failed_is_given_up(stream: Answer) -> None:
+    """F13: a half-open connection says nothing, and its reader would wait for the inactivity limit."""
+    heard = asyncio.Event()
+
+    async def read() -> None:
+        async with client.stream_bytes("/watch") as pieces:
+            await anext(pieces)
+            heard.set()
+            await anext(pieces)
+
+    async with serving(stream, silent, text(b"{}")) as (api, client):
+        reader = asyncio.create_task(read())
+        await wait_for_async(heard.is_set if stream is one_piece else lambda: bool(api.requests), 10)
+        with pytest.raises(ApiUnavailable):
+            await client.get_bytes("/x", timeout_seconds=0.1, retry=ONCE)
+        assert not reader.done()
+        await client.get_bytes("/x")
+        with pytest.raises(ApiUnavailable) as caught:
+            await asyncio.wait_for(reader, 10)
+    assert caught.value.reason == "Timeout"
+
+
 async def test_a_refused_stream_has_its_class() -> None:
     async with serving(status(410, "Expired")) as (_, client):
         with pytest.raises(Gone):
