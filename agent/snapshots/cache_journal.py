@@ -89,6 +89,12 @@ class Journal:
         while len(self.superseded) > MAX_SUPERSEDED:
             del self.superseded[next(iter(self.superseded))]
 
+    def note_named(self, uids: Iterable[str]) -> None:
+        """Forget that pods were superseded which a sync names again: it knows more than the one that left them out."""
+        for uid in self.superseded.keys() & set(uids):
+            del self.superseded[uid]
+            self._replaced.pop(uid, None)
+
     async def commit(self, change: LedgerChange, stamp: Stamp, *, urgent: bool = False) -> None:
         """Commit a change together with the backlog.
 

@@ -178,6 +178,7 @@ async def _commit(
     core.crash_point("sync-after-commit")
     core.owners = owners
     core.journal.note_superseded(superseded)
+    core.journal.note_named(owners.by_uid)
     core.show_committed(facts)
 
 

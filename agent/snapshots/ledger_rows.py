@@ -71,7 +71,7 @@ class LedgerChange:
     """One transaction. Fields left out stay as they are.
 
     `facts` replaces what is recorded of a snapshot that is in the store, None forgets it. `gone` are snapshots that
-    left the store without our doing. `owners` replaces the whole set.
+    left the store without our doing. `owners` replaces the whole set; none of them counts as superseded any more.
     """
 
     state: LedgerState | None = None
@@ -136,9 +136,10 @@ def write_change(connection: sqlite3.Connection, change: LedgerChange) -> None:
     if change.state is not None:
         connection.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (_ENCODER.encode(change.state),))
     _write_snapshots(connection, change)
+    _write_superseded(connection, tuple(change.superseded_uids))
     if change.owners is not None:
         _write_owners(connection, change.owners)
-    _write_superseded(connection, tuple(change.superseded_uids))
+        connection.execute("DELETE FROM superseded WHERE pod_uid IN (SELECT pod_uid FROM owners)")
 
 
 def prune_gone(gone: dict[SnapshotKey, SnapshotFacts]) -> None:

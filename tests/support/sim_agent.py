@@ -84,6 +84,7 @@ class SimAgent:
             for owner in self._owners
             if pods.get((owner.namespace, owner.pod_name), owner.pod_uid) != owner.pod_uid
         }
+        self._superseded -= after.by_uid.keys()
         self._authority = Authority(authority.cluster_id, authority.epoch, point)
         self._owners, self._applied = after, point
         self.known_uids |= after.by_uid.keys()

@@ -66,6 +66,23 @@ async def test_what_takes_a_snapshots_place_is_its_claimants(
         assert await host.purge(owner) == {SHARED_NAME: PurgeOutcome.PURGED}
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_pod_that_is_named_again_is_superseded_no_more(host: CacheHost, is_restarted: bool) -> None:
+    """F32: an owner set that was on its way for long names the pod before; the next set puts that right."""
+    newer = replace(WEB, pod_uid="uid-newer")
+    host.write(VM)
+    await host.sync(WEB)
+    assert await host.retain(newer) is RetainOutcome.RETAINED
+    await host.sync(replace(WEB, vm_id="of a version before"))
+    assert await host.retain(newer) is RetainOutcome.SUPERSEDED
+    await host.sync(newer)
+    if is_restarted:
+        await host.crash()
+    await host.sync()
+    assert await host.retain(newer) is RetainOutcome.RETAINED
+    assert await host.retain(WEB) is RetainOutcome.SUPERSEDED
+
+
 @pytest.mark.parametrize(
     ("next_vm", "outcome"), [("vk-ns-other", RetainOutcome.RETAINED), (VM, RetainOutcome.SUPERSEDED)]
 )

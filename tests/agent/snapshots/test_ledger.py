@@ -114,6 +114,12 @@ def test_pods_that_were_replaced_are_remembered_within_bounds(ledger: Ledger) ->
     assert reopened(ledger).open().superseded_uids == tuple(uids[10:])
 
 
+def test_a_pod_that_is_an_owner_again_was_not_replaced(ledger: Ledger) -> None:
+    ledger.commit(LedgerChange(superseded_uids=("uid-0", WEB.pod_uid)))
+    ledger.commit(LedgerChange(owners=(WEB,), superseded_uids=(WEB.pod_uid,)))
+    assert reopened(ledger).open().superseded_uids == ("uid-0",)
+
+
 def test_a_snapshot_that_comes_back_is_gone_no_more(ledger: Ledger) -> None:
     ledger.commit(LedgerChange(facts={KEY: FACTS}))
     ledger.commit(LedgerChange(gone=[KEY]))
