@@ -149,6 +149,7 @@ def retain(vm_name: str, ttl_seconds: int | None, expected_id: str, output: str,
     """Keep the snapshots of a VM until they are released."""
     from agent import snapshot_printing
     from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+    from common.enum_words import enum_word
 
     request = pb.RetainSnapshotsRequest(
         owner=pb.Owner(vm_name=vm_name), reason=pb.RETAIN_REASON_REQUESTED, expected_snapshot_id=expected_id
@@ -158,7 +159,7 @@ def retain(vm_name: str, ttl_seconds: int | None, expected_id: str, output: str,
     with _calls(options) as calls:
         answer = calls.RetainSnapshots(request)
     if answer.outcome != pb.RETAIN_OUTCOME_RETAINED:
-        click.echo(snapshot_printing.short(pb.RetainOutcome.Name(answer.outcome)), err=True)
+        click.echo(enum_word(pb.RetainOutcome.DESCRIPTOR, answer.outcome), err=True)
     snapshot_printing.print_snapshots(answer.snapshots, output)
 
 

@@ -13,6 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rich.text import Text
 
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+from common.enum_words import enum_word
 from common.logging import printable
 from common.printing import new_console, new_table, print_data
 
@@ -25,10 +26,10 @@ def print_snapshots(snapshots: Sequence[pb.Snapshot], output: str) -> None:
     table = new_table("NAME", "STATE", "SIZE", "LAST USED", "OWNER", "KEPT BECAUSE", "PROBLEM", right=(2,))
     for one in snapshots:
         owner = f"{one.owner.namespace}/{one.owner.pod_name}" if one.owner.pod_name else "-"
-        kept = short(pb.RetainReason.Name(one.retention.reason)) if one.HasField("retention") else "-"
+        kept = enum_word(pb.RetainReason.DESCRIPTOR, one.retention.reason) if one.HasField("retention") else "-"
         table.add_row(
             printable(one.name),
-            short(pb.SnapshotState.Name(one.state)),
+            enum_word(pb.SnapshotState.DESCRIPTOR, one.state),
             one.allocated_quantity,
             _time(one.last_use_time),
             printable(owner),
@@ -56,13 +57,16 @@ def print_purge(results: Sequence[pb.PurgeResult], output: str) -> None:
     table = new_table("NAME", "OUTCOME", "SIZE", "WHY", right=(2,))
     for one in results:
         why = printable(one.message or one.deferred_reason or "-")
-        table.add_row(printable(one.name), short(pb.PurgeOutcome.Name(one.outcome)), one.quantity, why)
+        table.add_row(printable(one.name), enum_word(pb.PurgeOutcome.DESCRIPTOR, one.outcome), one.quantity, why)
     new_console().print(table)
 
 
 def item_line(item: pb.CollectedItem) -> str:
     """Return one item of a collection on one line."""
-    outcome, reason = short(pb.CollectionOutcome.Name(item.outcome)), short(pb.CollectionReason.Name(item.reason))
+    outcome, reason = (
+        enum_word(pb.CollectionOutcome.DESCRIPTOR, item.outcome),
+        enum_word(pb.CollectionReason.DESCRIPTOR, item.reason),
+    )
     note = f"  {printable(item.message)}" if item.message else ""
     return f"{outcome}  {printable(item.name)}  {item.quantity}  last used {_time(item.last_use_time)}  {reason}{note}"
 
@@ -96,7 +100,7 @@ def print_usage(usage: pb.GetCacheUsageResponse, output: str) -> None:
         return
     table = new_table("STATE", "SNAPSHOTS", "SIZE", right=(1, 2))
     for one in usage.states:
-        table.add_row(short(pb.SnapshotState.Name(one.state)), str(one.count), one.allocated_quantity)
+        table.add_row(enum_word(pb.SnapshotState.DESCRIPTOR, one.state), str(one.count), one.allocated_quantity)
     new_console().print(table)
     click.echo(
         f"file system  {usage.filesystem_available_quantity} of {usage.filesystem_total_quantity} available,"
@@ -107,20 +111,6 @@ def print_usage(usage: pb.GetCacheUsageResponse, output: str) -> None:
         click.echo(f"last         {summary_line(usage.last_collection)}")
     if usage.clock_in_doubt:
         click.echo("the clock is in doubt: nothing goes for age")
-
-
-def short(name: str) -> str:
-    """Return an enum value's name without the enum's: `SNAPSHOT_STATE_IN_USE` is `IN_USE`."""
-    for prefix in (
-        "SNAPSHOT_STATE_",
-        "RETAIN_REASON_",
-        "RETAIN_OUTCOME_",
-        "PURGE_OUTCOME_",
-        "COLLECTION_OUTCOME_",
-        "COLLECTION_REASON_",
-    ):
-        name = name.removeprefix(prefix)
-    return name
 
 
 def _data(message: Message) -> dict[str, object]:

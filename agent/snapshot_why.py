@@ -6,6 +6,7 @@ Why this exists: an operator who finds a snapshot missing or a disk full asks fo
 from collections.abc import Iterable, Iterator
 
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+from common.enum_words import enum_word
 
 _STATES = {
     pb.SNAPSHOT_STATE_PURGING: "its removal has begun",
@@ -16,13 +17,14 @@ _STATES = {
     pb.SNAPSHOT_STATE_RETAINED: "it is kept as a warm-wake cache: a purge leaves it alone",
     pb.SNAPSHOT_STATE_UNCLAIMED: "no owner is known and nobody asked to keep it: a purge may remove it",
 }
+_NEWER = "a state of a newer agent, which this version does not know"
 _COLLECTABLE = (pb.SNAPSHOT_STATE_INVALID, pb.SNAPSHOT_STATE_RETAINED, pb.SNAPSHOT_STATE_UNCLAIMED)
 
 
 def reasons(snapshot: pb.Snapshot, collection: Iterable[pb.CollectGarbageResponse]) -> Iterator[str]:
     """Return sentences about a snapshot; `collection` is a dry run under the configured policy."""
-    state = pb.SnapshotState.Name(snapshot.state).removeprefix("SNAPSHOT_STATE_")
-    yield f"{snapshot.name} is {state}: {_STATES.get(snapshot.state, 'unknown')}"
+    state = enum_word(pb.SnapshotState.DESCRIPTOR, snapshot.state)
+    yield f"{snapshot.name} is {state}: {_STATES.get(snapshot.state, _NEWER)}"
     for problem in snapshot.problems:
         yield f"problem: {problem}"
     if snapshot.owner.pod_name:
@@ -37,7 +39,7 @@ def reasons(snapshot: pb.Snapshot, collection: Iterable[pb.CollectGarbageRespons
 
 
 def _kept(kept: pb.Retention) -> str:
-    reason = pb.RetainReason.Name(kept.reason).removeprefix("RETAIN_REASON_")
+    reason = enum_word(pb.RetainReason.DESCRIPTOR, kept.reason)
     end = f"until {kept.expire_time.ToJsonString()}" if kept.HasField("expire_time") else "until it is released"
     backup = "a backup was seen" if kept.backup_verified else "no backup was seen"
     return f"retained for {reason} since {kept.create_time.ToJsonString()}, {end}; {backup}"
@@ -46,7 +48,7 @@ def _kept(kept: pb.Retention) -> str:
 def _collected(name: str, collection: Iterable[pb.CollectGarbageResponse]) -> str:
     for message in collection:
         if message.HasField("item") and message.item.name == name:
-            reason = pb.CollectionReason.Name(message.item.reason).removeprefix("COLLECTION_REASON_")
+            reason = enum_word(pb.CollectionReason.DESCRIPTOR, message.item.reason)
             return f"the next collection removes it: {reason}"
         if message.HasField("summary") and message.summary.deferred_reason:
             return f"a collection would do nothing now: {message.summary.deferred_reason}"

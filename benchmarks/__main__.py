@@ -29,6 +29,8 @@ MODULES = {
     "start": "benchmarks.nodes_start",
     "change": "benchmarks.nodes_change",
     "fleet": "benchmarks.nodes_fleet",
+    "tls-calls": "benchmarks.tls_calls",
+    "tls-fleet": "benchmarks.tls_fleet",
     "snapshot-scan": "benchmarks.snapshots_scan",
     "snapshot-list": "benchmarks.snapshots_list",
     "snapshot-durable": "benchmarks.snapshots_durable",

@@ -1,7 +1,8 @@
 """A thousand hosts in one process: simulated agents that speak the real protocol on loopback, each on its own port.
 
-`python -m benchmarks.fleet COUNT` binds COUNT free ports, prints one JSON line `{"agents": {NAME: PORT, …}}`, and
-serves until standard input ends or SIGTERM. It obeys lines of standard input, and answers each with one of JSON:
+`python -m benchmarks.fleet COUNT [DIRECTORY]` binds COUNT free ports, prints one JSON line `{"agents": {NAME: PORT,
+…}}`, and serves until standard input ends or SIGTERM; with DIRECTORY over mutual TLS, each agent with a certificate for
+its name, and the caller's files are there. It obeys lines of standard input, and answers each with one of JSON:
 `change NAME` takes one page of that agent's memory away (`{"name", "memory", "at"}`, the monotonic time of the change
 in seconds), `streams` counts the open ones (`{"streams"}`). The streams behave as the real agent's: the report at
 once, again at each change, a heartbeat every 10 s; owner syncs are acknowledged.
@@ -15,11 +16,13 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from benchmarks.certificates import CONTROLLER, Authority
 from benchmarks.child_commands import obey_until_ended
 from cocoonstack.node.v1 import node_resources_pb2 as pb
 from cocoonstack.node.v1 import snapshot_cache_pb2 as snapshot_pb
@@ -167,7 +170,7 @@ async def _sync_owners(request: bytes, context: object) -> bytes:
     return snapshot_pb.SyncOwnersResponse(sync_revision=revision).SerializeToString()
 
 
-async def _start(agent: SimulatedAgent) -> tuple[grpc.aio.Server, int]:
+async def _start(agent: SimulatedAgent, authority: Authority | None) -> tuple[grpc.aio.Server, int]:
     server = grpc.aio.server(options=SERVER_OPTIONS)
     services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {
         "cocoonstack.node.v1.NodeResources": {
@@ -179,18 +182,27 @@ async def _start(agent: SimulatedAgent) -> tuple[grpc.aio.Server, int]:
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler(service, handlers) for service, handlers in services.items()]
     )
-    port = server.add_insecure_port("127.0.0.1:0")
+    if authority is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        pair = authority.issue(agent.name)
+        credentials = grpc.ssl_server_credentials([pair], authority.certificate, require_client_auth=True)
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     return server, port
 
 
-async def _serve(count: int) -> None:
+async def _serve(count: int, tls_directory: Path | None) -> None:
+    authority = None
+    if tls_directory is not None:
+        authority = Authority()
+        authority.issue_into(tls_directory, CONTROLLER)
     agents: dict[str, SimulatedAgent] = {}
     servers: list[grpc.aio.Server] = []
     ports: dict[str, int] = {}
     for index in range(count):
         agent = SimulatedAgent(index)
-        server, ports[agent.name] = await _start(agent)
+        server, ports[agent.name] = await _start(agent, authority)
         servers.append(server)
         agents[agent.name] = agent
     gc.collect()
@@ -213,8 +225,8 @@ def _obey(agents: dict[str, SimulatedAgent], line: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Serve as many agents as the first argument says."""
-    asyncio.run(_serve(int(sys.argv[1])))
+    """Serve as many agents as the first argument says, over mutual TLS if there is a second."""
+    asyncio.run(_serve(int(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None))
 
 
 if __name__ == "__main__":

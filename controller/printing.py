@@ -15,6 +15,7 @@ from common.printing import new_console, new_table, print_data
 from common.quantity import QuantityError, parse_quantity
 from controller.commands import FleetNode
 from controller.nodes.model import CONTROLLER
+from controller.nodes.wanted import AGENT_VERSION_PREFIX
 
 _GOOD = frozenset({"CocoonSnapshotCacheReady"})
 """Conditions without a column that should be true."""
@@ -50,6 +51,7 @@ def _row(node: FleetNode, now: datetime) -> dict[str, str]:
         "NODE": live.name,
         "READY": _status(node, "Ready"),
         "AGENT": _agent(node),
+        "VERSION": _version(node) or "-",
         "LEASE": _lease(node, now),
         "POOL": live.labels.get("cocoonstack.io/pool", "-"),
         "CPU": _amount(node, "cpu"),
@@ -73,6 +75,8 @@ def _node_object(node: FleetNode) -> dict[str, Any]:
             {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message} for c in live.conditions
         ],
     }
+    if version := _version(node):
+        shown["agentVersion"] = version
     if lease is not None:
         renewed = lease.renewed_at.isoformat() if lease.renewed_at else None
         shown["lease"] = {"holder": lease.holder, "renewTime": renewed}
@@ -89,6 +93,12 @@ def _agent(node: FleetNode) -> str:
     if condition is None:
         return "-"
     return "answers" if condition.status == "True" else condition.reason or condition.status
+
+
+def _version(node: FleetNode) -> str:
+    """The agent's version as we wrote it; on Nodes of others the system information is theirs."""
+    version = node.live.node_info.get("kubeletVersion", "")
+    return version.removeprefix(AGENT_VERSION_PREFIX) if version.startswith(AGENT_VERSION_PREFIX) else ""
 
 
 def _lease(node: FleetNode, now: datetime) -> str:

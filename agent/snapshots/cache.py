@@ -163,9 +163,9 @@ class SnapshotCache:
     # Questions ---------------------------------------------------------------------------------------------------
 
     async def page(
-        self, *, after: str = "", size: int = 0, states: Collection[SnapshotState] = (), vm_name: str = ""
+        self, *, after: str = "", size: int = 0, states: Collection[SnapshotState] | None = None, vm_name: str = ""
     ) -> Page:
-        """Return the snapshots after a name; size 0 means 100, above 1000 means 1000.
+        """Return the snapshots after a name, in these states or in any; size 0 means 100, above 1000 means 1000.
 
         Raises InvalidFieldError for a negative size, StoreUnavailableError.
         """
@@ -175,12 +175,12 @@ class SnapshotCache:
         limit = min(size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
         inventory = self.core.inventory
         if vm_name:
-            found = [record for record in inventory.of_vm(vm_name) if not states or record.state in states]
+            found = [record for record in inventory.of_vm(vm_name) if states is None or record.state in states]
             total = len(found)
             rest = [record for record in found if record.name > after][: limit + 1]
         else:
             totals = inventory.totals()
-            total = sum(totals[state].count for state in (states or totals))
+            total = sum(totals[state].count for state in (totals if states is None else states))
             rest = inventory.page(after, limit + 1, states)
         shown = tuple(rest[:limit])
         return Page(shown, shown[-1].name if len(rest) > limit else "", total)

@@ -166,10 +166,10 @@ class Inventory:
         """Return count and bytes of every state."""
         return {state: StateTotal(len(self._names[state]), self._bytes[state]) for state in ALL_STATES}
 
-    def page(self, after: str, size: int, states: Collection[SnapshotState] = ()) -> list[KnownSnapshot]:
+    def page(self, after: str, size: int, states: Collection[SnapshotState] | None = None) -> list[KnownSnapshot]:
         """Return at most `size` snapshots with names above `after`, sorted by name, in these states or in any."""
         found: list[str] = []
-        for state in states or ALL_STATES:
+        for state in ALL_STATES if states is None else states:
             names = self._names[state]
             start = bisect.bisect_right(names, after) if after else 0
             found += names[start : start + size]

@@ -5,6 +5,7 @@ without them. Values of the cache's enums are those of the API.
 """
 
 import enum
+from collections.abc import Collection
 from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
@@ -18,7 +19,7 @@ from agent.snapshots.cache_purge import PurgeResult
 from agent.snapshots.collection import Policy, Watermarks
 from agent.snapshots.errors import InvalidFieldError
 from agent.snapshots.inventory import KnownSnapshot
-from agent.snapshots.model import Retention, strongest
+from agent.snapshots.model import Retention, SnapshotState, strongest
 from agent.snapshots.ownership import OwnerSet
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 from common.owner_message import owner_message
@@ -82,14 +83,25 @@ def caller_of(request: ChangingRequest) -> Caller:
     return Caller(epoch, request.cluster_id)
 
 
-def enum_of(values: type[_E], number: int, field: str, default: _E) -> _E:
-    """Return an enum's member; `default` when it is not set. Raises InvalidFieldError for an unknown number."""
-    if number == 0:
-        return default
+def reason_of(reasons: type[_E], number: int, default: _E) -> _E:
+    """Return the reason of a call; `default` when it is not set, or known to newer callers only.
+
+    A reason tells people why. It never changes what a call does, so a call is carried out without knowing it: above
+    all, a promise to keep must not be refused because a newer controller has one more reason for it.
+    """
     try:
-        return values(number)
+        return reasons(number)
     except ValueError:
-        raise InvalidFieldError(f"{field} is {number}, which is no value of it", field=field) from None
+        return default
+
+
+def states_of(numbers: Collection[int]) -> frozenset[SnapshotState] | None:
+    """Return the states to be listed, None for all; a state that only newer callers know is one nobody here has."""
+    asked = [number for number in numbers if number]
+    if not asked:
+        return None
+    known = {state.value for state in SnapshotState}
+    return frozenset(SnapshotState(number) for number in asked if number in known)
 
 
 def seconds_of(message: Message, duration: Duration, field: str) -> float | None:

@@ -25,22 +25,22 @@ from agent.snapshots.feed import Watcher
 from agent.snapshots.inventory import KnownSnapshot
 from agent.snapshots.messages import (
     caller_of,
-    enum_of,
     item_message,
     policy_of,
     purge_result_message,
+    reason_of,
     seconds_of,
     snapshot_message,
+    states_of,
     summary_message,
     usage_message,
 )
-from agent.snapshots.model import SnapshotState
 from agent.snapshots.page_token import name_after, page_token
 from agent.snapshots.read_ahead import read_ahead
 from agent.snapshots.retention import RetainRequest
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 from common.owner_message import owner_of
-from common.snapshot_words import PurgeReason, ReleaseReason, RetainReason
+from common.snapshot_words import PurgeReason, RetainReason
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SnapshotCache"].full_name
 HEARTBEAT_SECONDS = 10.0
@@ -114,14 +114,11 @@ class SnapshotCacheService:
         kept = self._pages.get(asked, core.feed.revision, core.owners)
         if kept is not None:
             return kept
-        states = frozenset(
-            enum_of(SnapshotState, number, "states", SnapshotState.UNCLAIMED) for number in request.states if number
-        )
         filters = (request.states, request.vm_name)
         page = await self._cache.page(
             after=name_after(request.page_token, *filters),
             size=request.page_size,
-            states=states,
+            states=states_of(request.states),
             vm_name=request.vm_name,
         )
         shown = page.snapshots
@@ -169,7 +166,7 @@ class SnapshotCacheService:
     async def _retain(self, request: pb.RetainSnapshotsRequest) -> pb.RetainSnapshotsResponse:
         wanted = RetainRequest(
             owner=owner_of(request.owner),
-            reason=enum_of(RetainReason, request.reason, "reason", RetainReason.REQUESTED),
+            reason=reason_of(RetainReason, request.reason, RetainReason.REQUESTED),
             ttl_seconds=seconds_of(request, request.ttl, "ttl"),
             expected_snapshot_id=request.expected_snapshot_id,
             backup_verified=request.backup_verified,
@@ -181,14 +178,13 @@ class SnapshotCacheService:
         )
 
     async def _release(self, request: pb.ReleaseRetentionRequest) -> pb.ReleaseRetentionResponse:
-        enum_of(ReleaseReason, request.reason, "reason", ReleaseReason.REQUESTED)
         ended = await self._cache.release(owner_of(request.owner), caller_of(request))
         return pb.ReleaseRetentionResponse(snapshots=[self._snapshot(record) for record in ended])
 
     async def _purge(self, request: pb.PurgeSnapshotsRequest) -> pb.PurgeSnapshotsResponse:
         wanted = PurgeRequest(
             owner=owner_of(request.owner),
-            reason=enum_of(PurgeReason, request.reason, "reason", PurgeReason.REQUESTED),
+            reason=reason_of(PurgeReason, request.reason, PurgeReason.REQUESTED),
             sync_revision=request.sync_revision,
             force=request.force,
             dry_run=request.dry_run,

@@ -28,6 +28,7 @@ _SERVICE = "/cocoonstack.node.v1.SnapshotCache/"
 _DETAILS = "grpc-status-details-bin"
 _DOMAIN = "node.cocoonstack.io"
 _MAX_SHOWN = 300
+_UNKNOWN_OUTCOME = "UNKNOWN_OUTCOME"
 
 R = TypeVar("R", bound=Message)
 
@@ -188,7 +189,7 @@ class CacheClient:
             cluster_id=self.cluster_id,
         )
         answer = await self._call(node, "PurgeSnapshots", request, pb.PurgeSnapshotsResponse, self._seconds.purge)
-        return tuple(_result(node, each) for each in answer.results)
+        return tuple(_result(each) for each in answer.results)
 
     async def _call(self, node: str, name: str, request: Message, answer_type: type[R], timeout_seconds: float) -> R:
         """Send a changing call with the leader's epoch."""
@@ -257,9 +258,10 @@ def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | No
     return None
 
 
-def _result(node: str, result: pb.PurgeResult) -> PurgeResult:
+def _result(result: pb.PurgeResult) -> PurgeResult:
     try:
         outcome = PurgeOutcome(result.outcome)
     except ValueError:
-        raise AgentCallError(node, "InvalidAnswer", f"purge outcome {result.outcome} is not known") from None
+        # A newer agent's word: whatever it did, that the snapshot is gone is nothing we may count on.
+        return PurgeResult(result.name, PurgeOutcome.DEFERRED, 0, _UNKNOWN_OUTCOME, f"its outcome is {result.outcome}")
     return PurgeResult(result.name, outcome, result.bytes, result.deferred_reason, result.message)

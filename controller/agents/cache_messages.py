@@ -1,11 +1,10 @@
 """Messages of `SnapshotCache` into our own values and back; nothing else in the controller sees them."""
 
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
+from common.enum_words import enum_word
 from common.owner_message import owner_of
 from common.snapshot_words import RetainReason
 from controller.deletion.model import FoundSnapshot, LocatedSnapshot
-
-_STATE = "SNAPSHOT_STATE_"
 
 
 def found_snapshot(snapshot: pb.Snapshot) -> FoundSnapshot:
@@ -37,6 +36,6 @@ def located_snapshot(snapshot: pb.Snapshot) -> LocatedSnapshot:
     return LocatedSnapshot(
         found=found_snapshot(snapshot),
         snapshot_id=snapshot.snapshot_id,
-        state=pb.SnapshotState.Name(snapshot.state).removeprefix(_STATE),
+        state=enum_word(pb.SnapshotState.DESCRIPTOR, snapshot.state),
         problems=tuple(snapshot.problems),
     )

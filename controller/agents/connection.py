@@ -23,6 +23,7 @@ from controller.agents.decode import IdentityMismatchError, ReportError, decode_
 from controller.agents.endpoints import AgentEndpoint, plain_text_problem
 from controller.agents.metrics import REPORTS, STREAM_LOSSES
 from controller.nodes.report import AgentObserver
+from controller.nodes.skew import Skew, skew_of
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,8 @@ class AgentConnection:
 
     `node_name` is the endpoint's, or the one the agent reported when the endpoint has none. `deadline` is the loop time
     at which the running attempt counts as silent. `problem` is why there is no good stream or report, else empty.
-    `channel` is the connection for other calls, from the first good report until the stream ends, else None.
+    `channel` is the connection for other calls, from the first good report until the stream ends, else None. `skew` is
+    how the version of the last good report compares to ours.
     """
 
     __slots__ = (
@@ -91,6 +93,7 @@ class AgentConnection:
         "problem",
         "reason",
         "reports",
+        "skew",
     )
 
     def __init__(
@@ -110,6 +113,7 @@ class AgentConnection:
         self.last_heard_at = 0.0
         self.deadline = float("inf")
         self.reports = 0
+        self.skew = Skew.UNKNOWN
         self._observer = observer
         self._credentials = credentials
         self._limits = limits
@@ -211,6 +215,7 @@ class AgentConnection:
             self.reports += 1
             REPORTS.labels("taken").inc()
             self._good()
+            self._note_version(report.agent_version)
             self._observer.observe_report(agent, report)
         elif self.node_name:
             self._observer.observe_contact(agent, self.node_name)
@@ -221,6 +226,16 @@ class AgentConnection:
             log.info("agent connected", extra=self._fields())
         self.connected = True
         self.reason = self.problem = ""
+
+    def _note_version(self, version: str) -> None:
+        """Tell once that the agent's version is another than ours; within a minor version that is as it should be."""
+        skew = skew_of(version)
+        if skew is not self.skew and skew is not Skew.SAME:
+            level = logging.WARNING if skew.is_too_far else logging.INFO
+            log.log(
+                level, "agent of another version", extra=self._fields(version=version, ours=VERSION, skew=skew.value)
+            )
+        self.skew = skew
 
     def _refuse(self, error: ReportError) -> None:
         REPORTS.labels("refused").inc()

@@ -7,6 +7,7 @@ that none outlives the process, and one timer has to do for a thousand streams.
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import grpc.aio
@@ -17,8 +18,9 @@ from controller.agents.connection import AgentConnection, StreamLimits
 from controller.agents.credentials import ClientCredentials
 from controller.agents.discovery import AgentSource
 from controller.agents.endpoints import AgentEndpoint
-from controller.agents.metrics import AGENTS, DISCOVERY_FAILING
+from controller.agents.metrics import AGENTS, DISCOVERY_FAILING, VERSION_SKEW
 from controller.nodes.report import AgentObserver
+from controller.nodes.skew import Skew
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +166,9 @@ class AgentFleet:
         AGENTS.labels("reporting").set(reporting)
         AGENTS.labels("refused").set(connected - reporting)
         AGENTS.labels("lost").set(len(connections) - connected)
+        skews = Counter(connection.skew for connection in connections if connection.connected)
+        for skew in Skew:
+            VERSION_SKEW.labels(skew.value).set(skews[skew])
         for source in self.sources:
             DISCOVERY_FAILING.labels(source.name).set(bool(source.problem))
 

@@ -7,6 +7,11 @@ STREAM_LOSSES = Counter(
     "cocoon_node_agent_stream_losses_total", "Attempts to keep a stream to an agent that ended, by reason.", ["reason"]
 )
 REPORTS = Counter("cocoon_node_agent_reports_total", "Reports received from agents, by outcome.", ["outcome"])
+VERSION_SKEW = Gauge(
+    "cocoon_node_agent_version_skew",
+    "Agents that answer, by how their version compares to this controller's.",
+    ["skew"],
+)
 DISCOVERY_FAILING = Gauge(
     "cocoon_node_discovery_failing",
     "1 while agents cannot be looked up there and the last good list is used.",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from controller.nodes.conflicts import CONDITION_REASON, CONDITION_TYPE, FieldMemory, conflict_message
 from controller.nodes.model import Instant, LiveCondition, LiveNode
 from controller.nodes.report import HostCondition, NodeReport
+from controller.nodes.skew import SKEW, Skew, skew_message, skew_of
 
 READY = "Ready"
 REACHABLE = "CocoonAgentReachable"
@@ -56,6 +57,10 @@ def wanted_conditions(
             wanted[condition.type] = _reported(condition)
     if ceded:
         wanted[CONDITION_TYPE] = WantedCondition(CONDITION_TYPE, "True", CONDITION_REASON, conflict_message(ceded))
+    skew = skew_of(report.agent_version)
+    if skew.is_too_far:
+        reason = "AgentTooOld" if skew is Skew.TOO_OLD else "AgentTooNew"
+        wanted[SKEW] = WantedCondition(SKEW, "True", reason, skew_message(report.agent_version, skew))
     if has_other_provider_id(report, live):
         wanted[PROVIDER_ID] = WantedCondition(
             PROVIDER_ID,

@@ -33,6 +33,7 @@ from controller.nodes.model import (
     LiveNode,
 )
 from controller.nodes.report import NodeReport
+from controller.nodes.skew import SKEW, skew_message, skew_of
 from controller.nodes.steps import NODES_PATH, Step, node_path
 from controller.nodes.wanted import judge_fields, report_fault
 
@@ -252,6 +253,9 @@ def _assertion_events(given: PlanInput, report: NodeReport, live: LiveNode, cede
     if has_other_provider_id(report, live):
         note = f"The Node's provider id is {live.provider_id}, the agent's {report.provider_id}; the Node's stays."
         events.append(PlanEvent("Warning", "ProviderIDMismatch", note))
+    skew = skew_of(report.agent_version)
+    if skew.is_too_far and live.condition(SKEW) is None:
+        events.append(PlanEvent("Warning", "VersionSkew", skew_message(report.agent_version, skew)))
     return events
 
 

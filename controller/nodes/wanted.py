@@ -8,6 +8,9 @@ from controller.nodes.conflicts import FieldMemory, Judgement, Verdict, judge
 from controller.nodes.model import TYPE_LABEL, VIRTUAL_KUBELET, Instant, LiveNode
 from controller.nodes.report import NodeReport
 
+AGENT_VERSION_PREFIX = "cocoon-node/"
+"""What stands before the agent's version where a Node has its kubelet's."""
+
 _NEVER_ZERO = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -128,7 +131,7 @@ def _wanted_host_facts(report: NodeReport) -> dict[str, str | None]:
         "architecture": host.architecture,
         "bootID": host.boot_id,
         "kernelVersion": host.kernel_version,
-        "kubeletVersion": f"cocoon-node/{report.agent_version}" if report.agent_version else "",
+        "kubeletVersion": f"{AGENT_VERSION_PREFIX}{report.agent_version}" if report.agent_version else "",
         "machineID": host.machine_id,
         "operatingSystem": "linux",
         "osImage": host.os_image,

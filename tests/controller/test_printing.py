@@ -1,5 +1,7 @@
 """The fleet as people see it."""
 
+import json
+
 import pytest
 
 from controller.commands import FleetNode
@@ -70,3 +72,13 @@ def test_huge_pages_have_a_column_only_where_there_are_any(capsys: pytest.Captur
     assert "HUGEPAGES" not in _table(capsys, LiveNode("host-1", capacity={"cpu": "2"}))
     pages = {"hugepages-2Mi": "8Gi"}
     assert _table(capsys, LiveNode("host-1", capacity=pages, allocatable=pages))["HUGEPAGES"] == "2Mi 8.0/8.0Gi"
+
+
+def test_the_agents_version_is_shown_where_we_wrote_it(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = LiveNode("host-1", node_info={"kubeletVersion": "cocoon-node/0.3.1"})
+    theirs = LiveNode("host-2", node_info={"kubeletVersion": "v1.36.3-vk"})
+    assert _table(capsys, ours)["VERSION"] == "0.3.1"
+    assert _table(capsys, theirs)["VERSION"] == "-"
+    print_nodes([FleetNode(ours, None), FleetNode(theirs, None)], "json")
+    shown = json.loads(capsys.readouterr().out)
+    assert [each.get("agentVersion") for each in shown] == ["0.3.1", None]

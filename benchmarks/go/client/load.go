@@ -21,10 +21,16 @@ func loadCommand(ctx context.Context, args []string) error {
 	seconds := flags.Float64("seconds", 5, "how long to measure")
 	warmUp := flags.Float64("warm-up", 1, "how long to call before")
 	pause := flags.Duration("pause", 0, "wait between two calls of one caller")
+	certificates := flags.String("tls", "", "directory of ca.crt, tls.crt and tls.key: call over mutual TLS")
+	name := flags.String("name", "", "the name that the server's certificate must have")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	conn, err := dial(*target)
+	transport, err := transportOf(*certificates, *name)
+	if err != nil {
+		return err
+	}
+	conn, err := dialWith(*target, transport)
 	if err != nil {
 		return err
 	}
