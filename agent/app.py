@@ -111,7 +111,14 @@ class Agent:
         self._server.add_service(SERVICE_NAME, self._resources.handlers())
         self._server.add_service(SNAPSHOT_SERVICE_NAME, self._snapshots.service.handlers())
         facts = read_facts(settings.procfs, settings.sysfs, settings.etcfs)
-        self._monitor = HostMonitor(settings, facts, node_ip(settings) or "", self._resources, self._snapshots.view)
+        self._monitor = HostMonitor(
+            settings,
+            facts,
+            node_ip(settings) or "",
+            self._resources,
+            self._snapshots.view,
+            more_conditions=self._tls.conditions if self._tls is not None else tuple,
+        )
         self._metrics = MetricsPage()
         self._metrics.add(self._calls)
         self._metrics.add(ResourceMetrics(self._resources, self._monitor))
@@ -130,6 +137,8 @@ class Agent:
                 asyncio.create_task(self._read_host(addresses, http_address)),
                 asyncio.create_task(self._resources.beat()),
             ]
+            if self._tls is not None:
+                self._tasks.append(asyncio.create_task(self._tls.follow(self._monitor.refresh_soon)))
             yield
         finally:
             await end_tasks(self._tasks)

@@ -29,11 +29,16 @@ class CertificateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What one certificate says. Times are Unix seconds; `names` are its subject alternative names as text."""
+    """What one certificate says. Times are Unix seconds; `names` are its subject alternative names as text.
+
+    `subject` and `issuer` are as encoded: only good for telling which certificate hangs on which.
+    """
 
     begins_at: float
     ends_at: float
     names: frozenset[str]
+    subject: bytes = b""
+    issuer: bytes = b""
 
 
 def read_certificates(pem: bytes) -> tuple[Certificate, ...]:
@@ -55,12 +60,13 @@ def _certificate(block: bytes) -> Certificate:
     fields = _children(_expect(signed, 0, _SEQUENCE))
     if fields and fields[0][0] == _VERSION:
         fields = fields[1:]
+    issuer, subject = _expect(fields, 2, _SEQUENCE), _expect(fields, 4, _SEQUENCE)
     validity = _children(_expect(fields, 3, _SEQUENCE))
     extensions = next((value for tag, value in fields if tag == _EXTENSIONS), None)
     names = frozenset(_alternative_names(extensions)) if extensions is not None else frozenset[str]()
     if len(validity) != 2:
         raise CertificateError("a certificate in it does not say how long it holds")
-    return Certificate(_time(*validity[0]), _time(*validity[1]), names)
+    return Certificate(_time(*validity[0]), _time(*validity[1]), names, subject, issuer)
 
 
 def _alternative_names(extensions: bytes) -> Iterator[str]:

@@ -32,8 +32,12 @@ class TlsContents:
 
     @property
     def certificate_ends_at(self) -> float:
-        """When the certificate, or one that it hangs on, runs out; Unix seconds."""
-        return min(each.ends_at for each in self.chain)
+        """When the certificate, or one that it hangs on, runs out; Unix seconds.
+
+        Its authority counts when it is among those trusted here, as in fleets with one authority for both sides.
+        """
+        issuers = [each.ends_at for each in self.trusted if each.subject == self.chain[-1].issuer]
+        return min(*(each.ends_at for each in self.chain), max(issuers, default=float("inf")))
 
     @property
     def authorities_end_at(self) -> float:

@@ -12,9 +12,9 @@ from agent.config_values import ListenAddress
 from agent.doctor.findings import Finding, failed, ok, skipped, warning
 from agent.doctor.running import RunningAgent
 from agent.rpc.tls import certificate_problem
+from common.certificate_life import has_run_out, life_problem
 from common.tls_files import TlsContents, TlsFiles, TlsFilesError
 
-_SOON_SECONDS = 14 * 86400
 _SECONDS = 2.0
 
 
@@ -39,12 +39,10 @@ def _certificate(contents: TlsContents, node_name: str) -> Finding:
     now = time.time()
     if problem := certificate_problem(contents, node_name, now):
         return failed("tls", f"controllers refuse the certificate: {problem}", "issue one for this node's name")
-    if contents.authorities_end_at <= now:
-        return failed("tls", "every authority in the CA file has run out", "put in the authority of the clients")
-    ends_at = min(contents.certificate_ends_at, contents.authorities_end_at)
-    days = int((ends_at - now) // 86400)
-    if ends_at - now < _SOON_SECONDS:
-        return warning("tls", f"it holds for {days} more days", "replace the files; the agent reads them by itself")
+    if problem := life_problem(contents, now):
+        tell = failed if has_run_out(contents, now) else warning
+        return tell("tls", problem, "put new files in place; the agent reads them by itself")
+    days = int((min(contents.certificate_ends_at, contents.authorities_end_at) - now) // 86400)
     return ok("tls", f"for {', '.join(sorted(contents.chain[0].names))}, {days} more days")
 
 

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -60,8 +60,11 @@ class HostMonitor:
         sink: ReportSink,
         snapshots: SnapshotView,
         clock: Callable[[], float] = time.time,
+        more_conditions: Callable[[], Iterable[Condition]] = tuple,
     ) -> None:
+        """`more_conditions` are asked for at each report, on the event loop, and answer from memory."""
         self._settings = settings
+        self._more_conditions = more_conditions
         self._facts = facts
         self._node_ip = node_ip
         self._sink = sink
@@ -162,7 +165,7 @@ class HostMonitor:
         if resources is None:
             return None
         now = self._clock()
-        extra = tuple(self._snapshots.conditions())
+        extra = (*self._snapshots.conditions(), *self._more_conditions())
         report = host_report(self._settings, self._facts, self._node_ip, resources, self._problems, extra)
         self._conditions = with_transition_times(report.conditions, self._conditions, now)
         return replace(report, conditions=self._conditions)

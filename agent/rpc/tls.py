@@ -5,13 +5,16 @@ Why this exists: certificates are rotated while agents run. New files take effec
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import grpc
 
+from agent.resources.report import Condition
+from common.certificate_life import utc
 from common.logging import fields
 from common.tls_files import TlsContents, TlsFiles
 from common.tls_following import FollowedTlsFiles
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 _LOG = logging.getLogger(__name__)
+_LOOK_SECONDS = 10.0
+CERTIFICATE_PROBLEM = "CocoonCertificateProblem"
+_REMEDY = "put new files in place, they are read without a restart"
 
 
 class ReloadingCertificates:
@@ -74,6 +80,26 @@ class ReloadingCertificates:
         ends.add_metric(["authorities"], followed.contents.authorities_end_at)
         yield ends
 
+    def conditions(self) -> Iterable[Condition]:
+        """Return what the Node says of the certificates: whoever runs a fleet sees there which host is next."""
+        if self._followed is not None:
+            yield certificate_condition(self._followed, self._node_name, time.time())
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Look at the files and the clock now and then until cancelled; `changed` when the condition is another.
+
+        While nobody connects or asks for metrics, nothing else does.
+        """
+        told = list(self.conditions())
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self._followed is not None:
+                await asyncio.to_thread(self._followed.look)
+            now = list(self.conditions())
+            if now != told:
+                told = now
+                changed()
+
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Return new certificates if there are some; called for each connection, in its thread."""
         followed = self._followed
@@ -90,19 +116,31 @@ class ReloadingCertificates:
         return grpc.ssl_server_certificate_configuration([(contents.key, contents.certificate)], contents.authorities)
 
 
+def certificate_condition(followed: FollowedTlsFiles, node_name: str, now: float) -> Condition:
+    """Return the condition for the Node; its words change only when something else has to be done."""
+    contents = followed.contents
+    if problem := certificate_problem(contents, node_name, now):
+        message = f"Controllers refuse the certificate: {problem}; {_REMEDY}."
+        return Condition(CERTIFICATE_PROBLEM, True, "CertificateUnusable", message)
+    if followed.life_problem:
+        message = f"Soon nobody can connect: {followed.life_problem}; {_REMEDY}."
+        return Condition(CERTIFICATE_PROBLEM, True, "CertificateRunsOut", message)
+    ends_at = utc(min(contents.certificate_ends_at, contents.authorities_end_at))
+    if followed.problem:
+        message = f"The files on disk cannot be used, the last good ones hold until {ends_at}: {followed.problem}."
+        return Condition(CERTIFICATE_PROBLEM, True, "TlsFilesBroken", message)
+    return Condition(CERTIFICATE_PROBLEM, False, "CertificateHolds", f"The certificate holds until {ends_at}.")
+
+
 def certificate_problem(contents: TlsContents, node_name: str, now: float) -> str:
     """Return why a client would refuse this certificate for this node, empty when nothing is known against it."""
     for each in contents.chain:
         if now >= each.ends_at:
-            return f"it ran out at {_utc(each.ends_at)}"
+            return f"it ran out at {utc(each.ends_at)}"
         if now < each.begins_at:
-            return f"it holds only from {_utc(each.begins_at)} on"
+            return f"it holds only from {utc(each.begins_at)} on"
     names = contents.chain[0].names
     if node_name not in names:
         listed = ", ".join(sorted(names)) or "none"
         return f"its subject alternative names ({listed}) do not contain the node's name {node_name}"
     return ""
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -21,6 +21,7 @@ from common.version import VERSION
 from controller.agents.credentials import ClientCredentials
 from controller.agents.decode import IdentityMismatchError, ReportError, decode_message
 from controller.agents.endpoints import AgentEndpoint, plain_text_problem
+from controller.agents.losses import StreamError, stream_error
 from controller.agents.metrics import REPORTS, STREAM_LOSSES
 from controller.nodes.report import AgentObserver
 from controller.nodes.skew import Skew, skew_of
@@ -31,15 +32,6 @@ _NOT_YET: Final = "NotYetConnected"
 _WATCH: Final = "/cocoonstack.node.v1.NodeResources/WatchNodeResources"
 _REQUEST: Final = pb.WatchNodeResourcesRequest().SerializeToString()
 _MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-_MAX_SHOWN: Final = 300
-
-_LOSS_REASONS: Final = {
-    grpc.StatusCode.UNAVAILABLE: "Unavailable",
-    grpc.StatusCode.UNIMPLEMENTED: "NotAnAgent",
-    grpc.StatusCode.UNAUTHENTICATED: "NotAuthorized",
-    grpc.StatusCode.PERMISSION_DENIED: "NotAuthorized",
-    grpc.StatusCode.RESOURCE_EXHAUSTED: "TooManyRequests",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +47,6 @@ class StreamLimits:
     first_backoff: float = 1.0
     max_backoff: float = 8.0
     refused_backoff: float = 60.0
-
-
-class StreamError(Exception):
-    """One attempt ended; `reason` is a stable CamelCase word, `refused` that trying soon again is pointless."""
-
-    def __init__(self, reason: str, message: str, *, refused: bool = False) -> None:
-        """Keep the reason beside the text."""
-        super().__init__(message[:_MAX_SHOWN])
-        self.reason = reason
-        self.refused = refused
 
 
 class AgentConnection:
@@ -159,7 +141,7 @@ class AgentConnection:
             self.deadline = self._loop.time() + self._limits.first_message
             await self._read(call, channel)
         except grpc.aio.AioRpcError as error:
-            raise StreamError(_LOSS_REASONS.get(error.code(), "StreamBroken"), error.details() or "") from error
+            raise stream_error(error.code(), error.details(), self._own_problem()) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not self._expired or (task is not None and task.cancelling()):
@@ -172,6 +154,9 @@ class AgentConnection:
             if call_to_end is not None:
                 call_to_end.cancel()
             await channel.close()
+
+    def _own_problem(self) -> str:
+        return self._credentials.own_problem() if self._credentials is not None else ""
 
     async def _open_channel(self) -> grpc.aio.Channel:
         target, options = self.endpoint.grpc_target(), _channel_options(self._limits)
@@ -191,7 +176,7 @@ class AgentConnection:
                 if self._expired:
                     raise StreamError("Silent", "nothing was heard in time")
                 if code is not grpc.StatusCode.OK:
-                    raise StreamError(_LOSS_REASONS.get(code, "StreamBroken"), await call.details() or "")
+                    raise stream_error(code, await call.details(), self._own_problem())
                 return
             now = self._loop.time()
             self.last_heard_at = now

@@ -4,8 +4,11 @@ Why this exists: gRPC's Python client never re-reads certificates, so each new c
 broken or half written keeps the last good set and shows as `problem`.
 """
 
+import time
+
 import grpc
 
+from common.certificate_life import has_run_out
 from common.tls_files import TlsFiles
 from common.tls_following import FollowedTlsFiles
 from controller.agents.metrics import TLS_EXPIRY, TLS_FILES_BROKEN
@@ -24,6 +27,11 @@ class ClientCredentials:
     def problem(self) -> str:
         """What is wrong with the files since the last look; empty while nothing is."""
         return self._followed.problem
+
+    def own_problem(self) -> str:
+        """Return what has run out of the files in use, so that no agent lets us in; empty while nothing has."""
+        followed = self._followed
+        return followed.life_problem if has_run_out(followed.contents, time.time()) else ""
 
     def current(self) -> grpc.ChannelCredentials:
         """Return the newest good credentials; reads files, so it belongs into a thread. Never raises."""

@@ -160,7 +160,7 @@ CASES: dict[str, tuple[Callable[[Place], object], str, str, str]] = {
     "no engine": (engine_without_program, "engine", "failed", "/nonexistent/cocoon"),
     "certificate of another node": (lambda place: tls_of(place, "host-2"), "tls", "failed", "(host-2)"),
     "expired": (lambda place: tls_of(place, ends_in_days=-2), "tls", "failed", "ran out"),
-    "expires soon": (lambda place: tls_of(place, ends_in_days=5), "tls", "warning", "more days"),
+    "expires soon": (lambda place: tls_of(place, ends_in_days=5), "tls", "warning", "runs out at"),
     "no key": (lambda place: tls_of(place).key.unlink(), "tls", "failed", "No such file"),
     "key for all to read": (lambda place: tls_of(place).key.chmod(0o644), "tls-key", "failed", "0644"),
     "not this host's address": (

@@ -42,6 +42,31 @@ def issue(authority: trustme.CA, *names: str, begins_in_days: int = -1, ends_in_
     return Pair(b"".join(blob.bytes() for blob in leaf.cert_chain_pems), leaf.private_key_pem.bytes())
 
 
+def authority(*, ends_in_days: int = 3650, name: str = "an authority") -> trustme.CA:
+    """Return an authority of this name that runs out in so many days."""
+    now = datetime.datetime.now(datetime.UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - 400 * _DAY)
+        .not_valid_after(now + ends_in_days * _DAY)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return trustme.CA.from_pem(
+        made.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        ),
+    )
+
+
 def issue_named_by_subject(authority: trustme.CA, common_name: str) -> Pair:
     """Return a client certificate with a common name and no alternative names."""
     return _signed(authority, common_name, [])
