@@ -273,6 +273,11 @@ async def simulate(seed: int) -> World:
 def _judge(world: World) -> None:
     """What must be so in the end."""
     set_uids = {each["metadata"]["uid"] for each in world.api.objects[SETS].values()}
+    hibernated = {
+        (each["metadata"]["uid"], each["metadata"]["annotations"].get(STASH))
+        for each in world.api.objects[SETS].values()
+        if each["spec"]["suspend"]
+    }
     for node, agent in world.agents.items():
         for snapshot in agent.snapshots.values():
             fate = world.fates[snapshot.writer]
@@ -282,6 +287,9 @@ def _judge(world: World) -> None:
                 continue  # Row 5: the next pod of the name lives elsewhere, and the copy is unclaimed.
             if fate.gone and fate.set_uid and fate.set_uid not in set_uids and known:
                 world.wrongs.append(f"{snapshot.name} of {snapshot.writer} on {node} is left, but its set is gone")
+            is_wanted = fate.gone and not fate.moved_on and (fate.set_uid, node) in hibernated
+            if is_wanted and known and not agent.retained(snapshot.name):
+                world.wrongs.append(f"{snapshot.name} of {snapshot.writer} on {node} is not kept, but its set sleeps")
 
 
 @pytest.mark.parametrize("first", range(0, 300, _BATCH))
