@@ -2,6 +2,10 @@
 
 Why this exists: both sides decide in these words, and neither may import the other. Values of enums are those of the
 API, so that a word means one thing on the wire, in a ledger and in a decision. Everything here is immutable.
+
+A reason tells people why; it never changes what a call does. So one that is not given, or that only a newer version
+knows, reads as REQUESTED, as if a person had asked: above all a promise to keep is never refused, or lost from a ledger
+after going back to this version, for a reason that came later.
 """
 
 import enum
@@ -15,6 +19,10 @@ class RetainReason(enum.Enum):
     SEAT_RELEASE = 1
     DISRUPTION = 2
     REQUESTED = 3
+
+    @classmethod
+    def _missing_(cls, value: object) -> "RetainReason | None":
+        return cls.REQUESTED if isinstance(value, int) else None
 
 
 class ReleaseReason(enum.Enum):
@@ -33,6 +41,10 @@ class PurgeReason(enum.Enum):
     SET_DELETED = 2
     WOKEN_ELSEWHERE = 3
     REQUESTED = 4
+
+    @classmethod
+    def _missing_(cls, value: object) -> "PurgeReason | None":
+        return cls.REQUESTED if isinstance(value, int) else None
 
 
 class RetainOutcome(enum.Enum):

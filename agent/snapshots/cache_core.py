@@ -37,6 +37,7 @@ CrashPoint = Callable[[str], None]
 
 # Who restores a copy verifies it first; its claim follows with the next owner sync, which comes at every change.
 RESTORE_SECONDS = 120.0
+_SAME_WRITE_SECONDS = 5.0
 
 
 def no_crash(_name: str) -> None:
@@ -218,6 +219,8 @@ class CacheCore:
 
     def expire(self) -> None:
         """Let promises end whose time is over."""
+        if not self.inventory.expiring:
+            return
         moment = self.moment()
         self.restate(
             [
@@ -271,10 +274,21 @@ class CacheCore:
         return records
 
     def _stamped(self, state: LedgerState) -> LedgerState:
-        """Return a state with the time of its commit; while that is in doubt, with the one last believed."""
+        """Return a state with the time of its commit; while that is in doubt, with the one last believed.
+
+        The state itself, when it was committed a moment ago: the time of a write is needed to the minute only.
+        """
         moment = self.moment()
         if moment.clock_in_doubt:
             return replace(state, clock_in_doubt=True)
+        if (
+            state is self.state
+            and not state.clock_in_doubt
+            and state.last_write_at is not None
+            and 0 <= moment.now - state.last_write_at < _SAME_WRITE_SECONDS
+            and (state.boot_id, state.booted_at) == (self._boot_id, self.watch.booted_at)
+        ):
+            return state
         return replace(
             state,
             clock_in_doubt=False,

@@ -113,7 +113,8 @@ class Journal:
         state = stamp(change.state or self.state)
         facts, went, replaced = dict(self._facts), dict(self._went), dict(self._replaced)
         whole = LedgerChange(
-            state=state,
+            # What has nothing new to tell is written only where nothing else is: a commit also proves that one can.
+            state=None if state is self.state and (facts or change.facts) else state,
             facts={**facts, **change.facts} if change.facts else facts,
             gone=tuple(went),
             owners=change.owners,

@@ -61,7 +61,7 @@ async def _retain(core: CacheCore, refresher: Refresher, request: RetainRequest,
         return None
     authority = admit(core.state.authority, caller, keeping=True)
     names = [name for name in owned_names(request.owner.vm_name) if is_store_name(name)]
-    state = replace(core.state, authority=authority)
+    state = core.state if authority == core.state.authority else replace(core.state, authority=authority)
     done = await _retain_as_known(core, request, names, state)
     if done is not None:
         return done

@@ -5,8 +5,10 @@ next removal, and who wants to keep what is being removed, may have to wait for 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from typing import TypeVar
+import functools
+import types
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
@@ -60,20 +62,55 @@ class Turns:
 
     async def _in_turn(self, turn: asyncio.Lock, use_case: Callable[[], Awaitable[_T]]) -> _T:
         await turn.acquire()
-
-        async def run() -> _T:
-            try:
-                return await use_case()
-            finally:
-                turn.release()
-
-        task = asyncio.ensure_future(run())
+        outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        work = _run(turn, use_case, outcome)
+        try:
+            waits_for = work.send(None)
+        except StopIteration:
+            return outcome.result()
+        task = asyncio.ensure_future(_resumed(work, waits_for))
         self._running.add(task)
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
+        task.add_done_callback(self._running.discard)
+        try:
+            return await outcome
+        except asyncio.CancelledError:
+            if outcome.done() and not outcome.cancelled():
+                # It came to its end at the moment its caller went; that error is nobody's then.
+                outcome.exception()
+            raise
 
-    def _ended(self, task: "asyncio.Task[object]") -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            # The caller may have stopped waiting; then nobody else looks at the outcome.
-            task.exception()
+
+async def _run(turn: asyncio.Lock, use_case: Callable[[], Awaitable[_T]], outcome: "asyncio.Future[_T]") -> None:
+    try:
+        result = await use_case()
+    except asyncio.CancelledError:
+        outcome.cancel()
+        raise
+    except BaseException as error:
+        # Nobody waits for a cancelled outcome: the caller has gone, and what it would have been told with it.
+        if not outcome.done():
+            outcome.set_exception(error)
+    else:
+        if not outcome.done():
+            outcome.set_result(result)
+    finally:
+        turn.release()
+
+
+@types.coroutine
+def _resumed(work: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:  # noqa: ANN401 # whatever a coroutine yields to its loop
+    """Carry on with a coroutine that has been run up to its first wait.
+
+    So most of a use case that never waits but for one call in a thread is done before the loop's next round.
+    """
+    while True:
+        try:
+            sent = yield waits_for
+        except BaseException as error:
+            step = functools.partial(work.throw, error)
+        else:
+            step = functools.partial(work.send, sent)
+        try:
+            waits_for = step()
+        except StopIteration:
+            return

@@ -48,6 +48,7 @@ class Ledger:
         self._migrations = migrations
         self._connection: sqlite3.Connection | None = None
         self._opened_file: tuple[int, int] | None = None
+        self._waits_for_disk = True
         self.path = os.path.join(directory, LEDGER_FILE)
         self._ballast = Ballast(os.path.join(directory, BALLAST_FILE), size_bytes=BALLAST_BYTES)
         self.set_aside_as: str | None = None
@@ -149,14 +150,12 @@ class Ledger:
 
     def _write(self, change: LedgerChange, *, is_durable: bool = True) -> None:
         connection = self._connected()
-        if not is_durable:
-            connection.execute("PRAGMA synchronous = NORMAL")
-        try:
-            with transaction(connection):
-                write_change(connection, change)
-        finally:
-            if not is_durable:
-                connection.execute("PRAGMA synchronous = FULL")
+        if is_durable is not self._waits_for_disk:
+            # Of many removals in a row only the first changes it, and the promise after them changes it back.
+            connection.execute("PRAGMA synchronous = FULL" if is_durable else "PRAGMA synchronous = NORMAL")
+            self._waits_for_disk = is_durable
+        with transaction(connection):
+            write_change(connection, change)
         self._require_its_files()
 
     def _connected(self) -> sqlite3.Connection:
@@ -175,7 +174,7 @@ class Ledger:
             except sqlite3.Error:
                 connection.close()
                 raise
-            self._connection = connection
+            self._connection, self._waits_for_disk = connection, True
             self._opened_file = self._file_at_path()
             sync_directory(self._directory)
         return self._connection

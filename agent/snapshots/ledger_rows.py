@@ -177,11 +177,11 @@ def advice(error: BaseException) -> str:
 
 
 def _write_snapshots(connection: sqlite3.Connection, change: LedgerChange) -> None:
-    # One row after the other: after a first look these are all snapshots, and their documents need not all be there.
-    kept = ((*key, _ENCODER.encode(facts)) for key, facts in change.facts.items() if facts is not None)
-    connection.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, NULL)", kept)
-    forgotten = (key for key, facts in change.facts.items() if facts is None)
-    connection.executemany("DELETE FROM snapshots WHERE name = ? AND snapshot_id = ?", forgotten)
+    for key, facts in change.facts.items():
+        if facts is None:
+            connection.execute("DELETE FROM snapshots WHERE name = ? AND snapshot_id = ?", key)
+        else:
+            connection.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, NULL)", (*key, _ENCODER.encode(facts)))
     gone = list(change.gone)
     if not gone:
         return

@@ -4,9 +4,7 @@ Why this exists: only this module and the service know the protobuf messages, so
 without them. Values of the cache's enums are those of the API.
 """
 
-import enum
 from collections.abc import Collection
-from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -25,7 +23,6 @@ from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 from common.owner_message import owner_message
 from common.quantity import MAX_INT64, format_bytes
 
-_E = TypeVar("_E", bound=enum.Enum)
 _MAX_INT32 = 2**31 - 1
 # 9999-12-31T23:59:59Z, the last time a Timestamp can carry.
 _MAX_TIME = 253402300799.0
@@ -81,18 +78,6 @@ def caller_of(request: ChangingRequest) -> Caller:
     """Return who sent a changing request."""
     epoch = request.controller_epoch if request.HasField("controller_epoch") else None
     return Caller(epoch, request.cluster_id)
-
-
-def reason_of(reasons: type[_E], number: int, default: _E) -> _E:
-    """Return the reason of a call; `default` when it is not set, or known to newer callers only.
-
-    A reason tells people why. It never changes what a call does, so a call is carried out without knowing it: above
-    all, a promise to keep must not be refused because a newer controller has one more reason for it.
-    """
-    try:
-        return reasons(number)
-    except ValueError:
-        return default
 
 
 def states_of(numbers: Collection[int]) -> frozenset[SnapshotState] | None:

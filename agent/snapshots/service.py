@@ -28,7 +28,6 @@ from agent.snapshots.messages import (
     item_message,
     policy_of,
     purge_result_message,
-    reason_of,
     seconds_of,
     snapshot_message,
     states_of,
@@ -166,7 +165,7 @@ class SnapshotCacheService:
     async def _retain(self, request: pb.RetainSnapshotsRequest) -> pb.RetainSnapshotsResponse:
         wanted = RetainRequest(
             owner=owner_of(request.owner),
-            reason=reason_of(RetainReason, request.reason, RetainReason.REQUESTED),
+            reason=RetainReason(request.reason),
             ttl_seconds=seconds_of(request, request.ttl, "ttl"),
             expected_snapshot_id=request.expected_snapshot_id,
             backup_verified=request.backup_verified,
@@ -184,7 +183,7 @@ class SnapshotCacheService:
     async def _purge(self, request: pb.PurgeSnapshotsRequest) -> pb.PurgeSnapshotsResponse:
         wanted = PurgeRequest(
             owner=owner_of(request.owner),
-            reason=reason_of(PurgeReason, request.reason, PurgeReason.REQUESTED),
+            reason=PurgeReason(request.reason),
             sync_revision=request.sync_revision,
             force=request.force,
             dry_run=request.dry_run,

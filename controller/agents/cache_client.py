@@ -189,7 +189,7 @@ class CacheClient:
             cluster_id=self.cluster_id,
         )
         answer = await self._call(node, "PurgeSnapshots", request, pb.PurgeSnapshotsResponse, self._seconds.purge)
-        return tuple(_result(each) for each in answer.results)
+        return tuple(purge_result(each) for each in answer.results)
 
     async def _call(self, node: str, name: str, request: Message, answer_type: type[R], timeout_seconds: float) -> R:
         """Send a changing call with the leader's epoch."""
@@ -258,7 +258,8 @@ def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | No
     return None
 
 
-def _result(result: pb.PurgeResult) -> PurgeResult:
+def purge_result(result: pb.PurgeResult) -> PurgeResult:
+    """Return what an agent did with one snapshot."""
     try:
         outcome = PurgeOutcome(result.outcome)
     except ValueError:

@@ -13,9 +13,7 @@ def found_snapshot(snapshot: pb.Snapshot) -> FoundSnapshot:
     retained, expires_at, backup_verified = None, None, False
     if snapshot.HasField("retention"):
         kept = snapshot.retention
-        # A reason we do not know is somebody's wish all the same; treating it as a person's keeps it.
-        known = kept.reason in {each.value for each in RetainReason}
-        retained = RetainReason(kept.reason) if known else RetainReason.REQUESTED
+        retained = RetainReason(kept.reason)
         expires_at = kept.expire_time.ToNanoseconds() / 1e9 if kept.HasField("expire_time") else None
         owner = owner_of(kept.owner) if kept.HasField("owner") else owner
         backup_verified = kept.backup_verified

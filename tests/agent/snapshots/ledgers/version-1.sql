@@ -1,0 +1,16 @@
+-- A ledger as the first release that had schema version 1 wrote it. Never edited: hosts have such files.
+BEGIN TRANSACTION;
+CREATE TABLE owners (pod_uid TEXT PRIMARY KEY, document BLOB NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO "owners" VALUES('uid-db',CAST('{"pod_uid":"uid-db","namespace":"shop","pod_name":"db-0","vm_name":"vk-shop-db-0","managed":true,"set_name":"db-0","set_uid":"set-db-0","vm_id":"vm-db-0","ephemeral_storage_request_bytes":1073741824,"keep_on_delete":false}' AS BLOB));
+CREATE TABLE snapshots (name TEXT NOT NULL, snapshot_id TEXT NOT NULL, document BLOB NOT NULL, gone INTEGER,
+        PRIMARY KEY (name, snapshot_id)) STRICT, WITHOUT ROWID;
+INSERT INTO "snapshots" VALUES('fork-vk-shop-old-0','id-old',CAST('{"owner":{"pod_uid":"uid-old","namespace":"shop","pod_name":"old-0","vm_name":"vk-shop-old-0","managed":true,"set_name":"old-0","set_uid":"set-old-0","vm_id":"vm-old-0","ephemeral_storage_request_bytes":1073741824,"keep_on_delete":false},"retentions":[{"owner":{"pod_uid":"uid-old","namespace":"shop","pod_name":"old-0","vm_name":"vk-shop-old-0","managed":true,"set_name":"old-0","set_uid":"set-old-0","vm_id":"vm-old-0","ephemeral_storage_request_bytes":1073741824,"keep_on_delete":false},"reason":2,"created_at":1750000000.0,"expires_at":1750086400.0,"backup_verified":false}],"unclaimed_at":1750000000.0,"last_used_at":0.0,"stamped_in_doubt":false,"contested":false,"guessed":false}' AS BLOB),1);
+INSERT INTO "snapshots" VALUES('vk-shop-db-0','id-db',CAST('{"owner":{"pod_uid":"uid-db","namespace":"shop","pod_name":"db-0","vm_name":"vk-shop-db-0","managed":true,"set_name":"db-0","set_uid":"set-db-0","vm_id":"vm-db-0","ephemeral_storage_request_bytes":1073741824,"keep_on_delete":false},"retentions":[],"unclaimed_at":null,"last_used_at":0.0,"stamped_in_doubt":false,"contested":false,"guessed":false}' AS BLOB),NULL);
+INSERT INTO "snapshots" VALUES('vk-shop-web-0','id-web',CAST('{"owner":{"pod_uid":"uid-web","namespace":"shop","pod_name":"web-0","vm_name":"vk-shop-web-0","managed":true,"set_name":"web-0","set_uid":"set-web-0","vm_id":"vm-web-0","ephemeral_storage_request_bytes":1073741824,"keep_on_delete":false},"retentions":[{"owner":{"pod_uid":"uid-web","namespace":"shop","pod_name":"web-0","vm_name":"vk-shop-web-0","managed":true,"set_name":"web-0","set_uid":"set-web-0","vm_id":"vm-web-0","ephemeral_storage_request_bytes":1073741824,"keep_on_delete":false},"reason":1,"created_at":1750000000.0,"expires_at":null,"backup_verified":true}],"unclaimed_at":1750000000.0,"last_used_at":1749999995.0,"stamped_in_doubt":false,"contested":false,"guessed":false}' AS BLOB),NULL);
+CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 1), document BLOB NOT NULL) STRICT;
+INSERT INTO "state" VALUES(1,CAST('{"node_name":"host-1","store_id":"5f0d3c1ab4e94f7c8a6b2d1e9c7f5a30","authority":{"cluster_id":"cluster-1","epoch":7,"last_sync":{"epoch":7,"revision":42}},"synced_at":1750000000.0,"last_write_at":1750000000.0,"clock_in_doubt":false,"everything_in_use":false,"boot_id":"","booted_at":null}' AS BLOB));
+CREATE TABLE superseded (position INTEGER PRIMARY KEY, pod_uid TEXT NOT NULL UNIQUE) STRICT;
+INSERT INTO "superseded" VALUES(1,'uid-before');
+CREATE INDEX snapshots_gone ON snapshots (gone) WHERE gone IS NOT NULL;
+COMMIT;
+PRAGMA user_version = 1;
