@@ -11,7 +11,14 @@ from typing import ParamSpec, TypeVar
 
 from agent.snapshots.errors import LedgerUnavailableError
 from agent.snapshots.ledger import Ledger
-from agent.snapshots.ledger_rows import MAX_SUPERSEDED, LedgerChange, LedgerState, SnapshotKey, prune_gone
+from agent.snapshots.ledger_rows import (
+    MAX_SUPERSEDED,
+    LedgerChange,
+    LedgerContents,
+    LedgerState,
+    SnapshotKey,
+    prune_gone,
+)
 from agent.snapshots.model import NO_FACTS, SnapshotFacts
 from agent.snapshots.work_threads import WorkThreads
 
@@ -42,10 +49,20 @@ class Journal:
         self.gone: dict[SnapshotKey, SnapshotFacts] = {}
         self.superseded: dict[str, None] = {}
         self.fault: LedgerUnavailableError | None = None
+        self._is_loaded = False
         self._facts: dict[SnapshotKey, SnapshotFacts | None] = {}
         self._went: dict[SnapshotKey, None] = {}
         self._replaced: dict[str, None] = {}
         self._thread = WorkThreads(1, "snapshot-ledger")
+
+    def load(self, contents: LedgerContents) -> None:
+        """Take over what is in the ledger. Before that nothing is written: it would be written over what is there.
+
+        A ledger of a newer release, above all, is refused, and must be found untouched by that release.
+        """
+        self.state = contents.state
+        self.superseded = dict.fromkeys(contents.superseded_uids)
+        self._is_loaded = True
 
     async def in_thread(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a blocking call of the ledger in its thread; remember whether the ledger is available."""
@@ -110,6 +127,8 @@ class Journal:
         So a look at the store, a commit and a removal cost one change of threads. Work that ends without the call has
         changed nothing here; errors are those of `commit` and of the work itself.
         """
+        if not self._is_loaded:
+            raise LedgerUnavailableError(f"the ledger {self.ledger.path} was not read, so nothing is written over it")
         state = stamp(change.state or self.state)
         facts, went, replaced = dict(self._facts), dict(self._went), dict(self._replaced)
         whole = LedgerChange(
@@ -154,7 +173,7 @@ class Journal:
 
     async def flush(self, stamp: Stamp) -> None:
         """Commit the backlog, if there is any; a failure is remembered in `fault`, not raised."""
-        if self.fault is not None or self._facts or self._went or self._replaced:
+        if self._is_loaded and (self.fault is not None or self._facts or self._went or self._replaced):
             try:
                 await self.commit(LedgerChange(), stamp)
             except LedgerUnavailableError:

@@ -29,9 +29,8 @@ async def open_ledger(core: CacheCore, refresher: Refresher) -> None:
             core.journal.ledger.set_aside_as,
         )
     state = contents.state
-    core.journal.state = state
+    core.journal.load(contents)
     core.owners = OwnerSet(contents.owners)
-    core.journal.superseded = dict.fromkeys(contents.superseded_uids)
     core.watch_clock_since(state)
     if state.node_name and state.node_name != core.settings.node_name:
         core.refusal = WrongNodeError(

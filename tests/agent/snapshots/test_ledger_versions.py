@@ -120,9 +120,10 @@ def test_a_promise_for_a_reason_of_a_newer_release_is_a_promise(tmp_path: Path) 
     assert not (tmp_path / f"{LEDGER_FILE}.damaged").exists()
 
 
-def test_the_agent_refuses_a_newer_ledger_and_says_what_to_do(
+def test_the_agent_refuses_a_newer_ledger_and_leaves_it_alone(
     agent_process: Callable[..., AgentProcess], tmp_path: Path
 ) -> None:
+    """The newer release finds every byte again: nothing of the start that failed is written over it."""
     path = ledger_of(SCHEMA_VERSION, tmp_path / "records")
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
