@@ -29,6 +29,8 @@ def certs(nodes: tuple[str, ...], directory: str, days: int) -> None:
     for name in nodes:
         if not is_node_name(name):
             fail(f"NODE {printable_value(name)}: must be a node name, as VK_NODE_NAME has it on that host", 2)
+        if name in _CLIENTS:
+            fail(f"NODE {name}: is the name of a role; a node of that name could pass for it", 2)
     if len(set(nodes)) < len(nodes):
         fail("NODE: named more than once", 2)
     try:

@@ -29,6 +29,15 @@ _DETAILS = "grpc-status-details-bin"
 _DOMAIN = "node.cocoonstack.io"
 _MAX_SHOWN = 300
 _UNKNOWN_OUTCOME = "UNKNOWN_OUTCOME"
+_LABELS = frozenset(
+    {
+        *("INVALID_NAME", "INVALID_FIELD", "SNAPSHOT_NOT_FOUND", "SNAPSHOT_IN_USE", "SNAPSHOT_ID_MISMATCH"),
+        *("SNAPSHOT_INVALID", "STALE_CONTROLLER_EPOCH", "STALE_OWNER_SYNC", "WRONG_CLUSTER", "WRONG_NODE"),
+        *("STORE_UNAVAILABLE", "LEDGER_UNAVAILABLE", "PROBE_FAILED", "NOT_AUTHORIZED", "TOO_MANY_REQUESTS"),
+        *("NotConnected", "Unavailable", "Timeout", "Cancelled", "InvalidAnswer"),
+        *(code.name for code in grpc.StatusCode),
+    }
+)
 
 R = TypeVar("R", bound=Message)
 
@@ -41,6 +50,11 @@ class AgentCallError(Exception):
         super().__init__(f"agent of {node}: {message[:_MAX_SHOWN] or reason}")
         self.node = node
         self.reason = reason
+
+    @property
+    def label(self) -> str:
+        """The reason as a metric may carry it: an agent that makes reasons up makes no time series of them."""
+        return self.reason if self.reason in _LABELS else "OTHER"
 
 
 class AgentUnreachableError(AgentCallError):

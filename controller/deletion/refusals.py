@@ -65,7 +65,7 @@ class Refusals:
                 # The next leader decides it from state.
                 log.info("left to the next leader", extra=fields(call=call, name=name))
             except AgentCallError as error:
-                CALL_FAILURES.labels(call, error.reason).inc()
+                CALL_FAILURES.labels(call, error.label).inc()
                 await self._take(call, error)
                 pause = _OTHER_CLUSTER_SECONDS if isinstance(error, WrongClusterError) else 0.0
                 pause = _NO_CACHE_SECONDS if error.reason == NO_CACHE else pause

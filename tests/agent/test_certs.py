@@ -104,6 +104,15 @@ def test_a_name_that_is_no_nodes_is_refused(run_agent: Run, tmp_path: Path, name
     assert everything(tmp_path) == {}
 
 
+@pytest.mark.parametrize("name", CLIENTS)
+def test_no_node_is_named_like_a_role(run_agent: Run, tmp_path: Path, name: str) -> None:
+    """Signed by an authority that lets nodes call, such a certificate would be the controller's."""
+    done = run_agent("certs", "--dir", str(tmp_path), "host-1", name)
+    assert done.returncode == 2
+    assert "the name of a role" in done.stderr
+    assert everything(tmp_path) == {}
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [

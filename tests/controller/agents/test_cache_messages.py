@@ -6,7 +6,7 @@ import pytest
 
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 from common.snapshot_words import PurgeOutcome, RetainReason
-from controller.agents.cache_client import purge_result
+from controller.agents.cache_client import AgentCallError, purge_result
 from controller.agents.cache_messages import found_snapshot, located_snapshot
 
 _UNKNOWN = 99
@@ -45,3 +45,16 @@ def test_what_a_newer_agent_did_is_never_taken_for_done() -> None:
     assert (
         purge_result(pb.PurgeResult(name="b", outcome=pb.PURGE_OUTCOME_PURGED, bytes=7)).outcome is PurgeOutcome.PURGED
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "label"),
+    [
+        ("STORE_UNAVAILABLE", "STORE_UNAVAILABLE"),
+        ("UNIMPLEMENTED", "UNIMPLEMENTED"),
+        ("MADE_UP_4711", "OTHER"),
+        ("", "OTHER"),
+    ],
+)
+def test_an_agent_cannot_make_time_series_up(reason: str, label: str) -> None:
+    assert AgentCallError("host", reason, "").label == label
