@@ -32,17 +32,27 @@ class TlsContents:
 
     @property
     def certificate_ends_at(self) -> float:
-        """When the certificate, or one that it hangs on, runs out; Unix seconds.
+        """When the certificate, or one that it hangs on, runs out; Unix seconds."""
+        return min(each.ends_at for each in self.path)
+
+    @property
+    def path(self) -> tuple[Certificate, ...]:
+        """The certificate and those it hangs on.
 
         Its authority counts when it is among those trusted here, as in fleets with one authority for both sides.
         """
-        issuers = [each.ends_at for each in self.trusted if each.subject == self.chain[-1].issuer]
-        return min(*(each.ends_at for each in self.chain), max(issuers, default=float("inf")))
+        issuers = [each for each in self.trusted if each.subject == self.chain[-1].issuer]
+        return (*self.chain, *sorted(issuers, key=lambda each: each.ends_at)[-1:])
+
+    @property
+    def last_authority(self) -> Certificate:
+        """The authority that runs out last: while they are replaced, an old one may run out beside a new one."""
+        return max(self.trusted, key=lambda each: each.ends_at)
 
     @property
     def authorities_end_at(self) -> float:
-        """When the last authority runs out: while they are replaced, an old one may run out beside a new one."""
-        return max(each.ends_at for each in self.trusted)
+        """When the last authority runs out; Unix seconds."""
+        return self.last_authority.ends_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,11 @@ class ReloadingCertificates:
         ends.add_metric(["certificate"], followed.contents.certificate_ends_at)
         ends.add_metric(["authorities"], followed.contents.authorities_end_at)
         yield ends
+        yield GaugeMetricFamily(
+            "cocoon_node_tls_runs_out_soon",
+            "1 while what is in use is close to its end or beyond it.",
+            float(bool(followed.life_problem)),
+        )
 
     def conditions(self) -> Iterable[Condition]:
         """Return what the Node says of the certificates: whoever runs a fleet sees there which host is next."""

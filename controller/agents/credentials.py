@@ -11,7 +11,7 @@ import grpc
 from common.certificate_life import has_run_out
 from common.tls_files import TlsFiles
 from common.tls_following import FollowedTlsFiles
-from controller.agents.metrics import TLS_EXPIRY, TLS_FILES_BROKEN
+from controller.agents.metrics import TLS_EXPIRY, TLS_FILES_BROKEN, TLS_RUNS_OUT
 
 
 class ClientCredentials:
@@ -42,6 +42,7 @@ class ClientCredentials:
             self._credentials = grpc.ssl_channel_credentials(contents.authorities, contents.key, contents.certificate)
             self._made = generation
         TLS_FILES_BROKEN.set(bool(followed.problem))
+        TLS_RUNS_OUT.set(bool(followed.life_problem))
         TLS_EXPIRY.labels("certificate").set(contents.certificate_ends_at)
         TLS_EXPIRY.labels("authorities").set(contents.authorities_end_at)
         return self._credentials

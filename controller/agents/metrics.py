@@ -20,6 +20,7 @@ DISCOVERY_FAILING = Gauge(
 TLS_FILES_BROKEN = Gauge(
     "cocoon_node_tls_files_broken", "1 while the TLS files cannot be read and the last good ones are used."
 )
+TLS_RUNS_OUT = Gauge("cocoon_node_tls_runs_out_soon", "1 while what is in use is close to its end or beyond it.")
 TLS_EXPIRY = Gauge(
     "cocoon_node_tls_expiry_timestamp_seconds",
     "When the certificate in use, or the last of its authorities, runs out.",

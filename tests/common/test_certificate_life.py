@@ -15,6 +15,8 @@ from tests.support import pki
 
 SOON = 13
 LATER = 15
+OURS_RUNS_OUT = "the certificate, or an authority it hangs on, runs out at"
+OURS_RAN_OUT = "the certificate, or an authority it hangs on, ran out at"
 
 
 @pytest.fixture
@@ -25,20 +27,23 @@ def directory(tmp_path: Path) -> pki.TlsDirectory:
 @pytest.mark.parametrize(
     ("certificate_days", "issuer_days", "other_days", "said", "run_out"),
     [
-        (LATER, 900, (), "", False),
-        (SOON, 900, (), "the certificate, or an authority it hangs on, runs out at", False),
-        (-1, 900, (), "the certificate, or an authority it hangs on, ran out at", True),
+        ((-400, LATER), 900, (), "", False),
+        ((-400, SOON), 900, (), OURS_RUNS_OUT, False),
+        ((-400, -1), 900, (), OURS_RAN_OUT, True),
+        # Short ones are renewed in their last third: their last fifth is what is late.
+        ((-3, 2), 900, (), "", False),
+        ((-7, 1), 900, (), OURS_RUNS_OUT, False),
         # A certificate holds no longer than the authority that signed it.
-        (LATER, SOON, (900,), "the certificate, or an authority it hangs on, runs out at", False),
-        (LATER, -1, (900,), "the certificate, or an authority it hangs on, ran out at", True),
+        ((-400, LATER), SOON, (900,), OURS_RUNS_OUT, False),
+        ((-400, LATER), -1, (900,), OURS_RAN_OUT, True),
         # An authority that is being replaced may run out beside its successor.
-        (LATER, 900, (SOON,), "", False),
-        (LATER, 900, (-1,), "", False),
+        ((-400, LATER), 900, (SOON,), "", False),
+        ((-400, LATER), 900, (-1,), "", False),
     ],
 )
 def test_what_runs_out_and_when_it_is_told(
     directory: pki.TlsDirectory,
-    certificate_days: int,
+    certificate_days: tuple[int, int],
     issuer_days: int,
     other_days: Sequence[int],
     said: str,
@@ -47,7 +52,8 @@ def test_what_runs_out_and_when_it_is_told(
     issuer = pki.authority(ends_in_days=issuer_days)
     others = [pki.authority(ends_in_days=days, name=f"another authority {days}") for days in other_days]
     directory.trust(issuer, *others)
-    directory.use(pki.issue(issuer, "host-1", begins_in_days=-30, ends_in_days=certificate_days))
+    begins, ends = certificate_days
+    directory.use(pki.issue(issuer, "host-1", begins_in_days=begins, ends_in_days=ends))
     contents, now = directory.files.read(), time.time()
     told = life_problem(contents, now)
     assert told.startswith(said)
@@ -76,7 +82,7 @@ def test_it_is_logged_once_and_ends_with_new_files(
 ) -> None:
     issuer = pki.authority()
     directory.trust(issuer)
-    directory.use(pki.issue(issuer, "host-1", ends_in_days=SOON))
+    directory.use(pki.issue(issuer, "host-1", begins_in_days=-400, ends_in_days=SOON))
     with caplog.at_level(logging.INFO):
         followed = FollowedTlsFiles(directory.files)
         for _ in range(3):

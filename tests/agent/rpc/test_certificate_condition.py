@@ -31,7 +31,7 @@ def tls(tmp_path: Path) -> pki.TlsDirectory:
     ("name", "begins", "ends", "status", "reason", "words"),
     [
         (NODE, -1, 90, False, "CertificateHolds", "holds until"),
-        (NODE, -1, 13, True, "CertificateRunsOut", "Soon nobody can connect"),
+        (NODE, -400, 13, True, "CertificateRunsOut", "Soon nobody can connect"),
         (NODE, -9, -1, True, "CertificateUnusable", "it ran out at"),
         (NODE, 1, 90, True, "CertificateUnusable", "it holds only from"),
         ("host-2", -1, 90, True, "CertificateUnusable", "(host-2) do not contain the node's name host-1"),
@@ -68,7 +68,7 @@ async def test_the_report_says_so_and_new_files_end_it(
     """Nothing but the files changes: nobody connects anew, and storage is read once only."""
     authority = pki.authority()
     tls.trust(authority)
-    tls.use(pki.issue(authority, NODE, ends_in_days=5))
+    tls.use(pki.issue(authority, NODE, begins_in_days=-400, ends_in_days=5))
     settings = tls.agent_settings() | {"COCOON_NODE_STORAGE_REFRESH_SECONDS": "0"}
     agent = await asyncio.to_thread(agent_process, settings, NODE)
     viewer = pki.issue(authority, pki.VIEWER)
