@@ -1,8 +1,8 @@
 """The two parts of the official client that we use: how a kubeconfig is read, and what comes of it.
 
-Why this exists: importing its packages imports everything they have, the generated models, a second HTTP library and
-the informers, a fifth of a second of every start. Their modules can be imported without that; this is the one place
-that does so. Whoever imports the packages later finds them whole.
+Why this exists: importing its packages imports everything they have, the generated models, their checks and a second
+HTTP library, a third of every start. Their modules can be imported without that; this is the one place that does so.
+Whoever imports the packages later finds them whole.
 """
 
 import importlib.util
@@ -27,12 +27,25 @@ def _without_their_contents() -> list[str]:
     return made
 
 
+def _make_api_client(*args: object, **named: object) -> object:
+    """What the kubeconfig's module knows as `ApiClient`: the real one, imported when somebody makes one."""
+    from kubernetes.aio.client.api_client import ApiClient
+
+    return ApiClient(*args, **named)
+
+
 __all__ = ["Configuration", "kube_config"]
 
 _made = _without_their_contents()
 try:
-    from kubernetes.aio import config as kube_config
-    from kubernetes.aio.client import Configuration
+    import kubernetes.aio.client as _client
+    from kubernetes.aio.client.configuration import Configuration
+
+    _client.__dict__["ApiClient"] = _make_api_client
+    try:
+        from kubernetes.aio import config as kube_config
+    finally:
+        del _client.__dict__["ApiClient"]
 finally:
     for _name in _made:
         del sys.modules[_name]

@@ -7,15 +7,18 @@ _PROGRAM = """
 import sys
 from controller.kube import official
 
-heavy = {"kubernetes", "kubernetes.client", "kubernetes.dynamic", "urllib3"} & sys.modules.keys()
-assert not heavy, heavy
+heavy = {"kubernetes", "kubernetes.client", "kubernetes.dynamic", "urllib3", "pydantic", "dateutil"}
+assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
 
 import kubernetes
 import kubernetes.aio
+from kubernetes.aio.config import kube_config
 
 assert kubernetes.client.CoreV1Api
 assert kubernetes.aio.client.Configuration is official.Configuration
 assert kubernetes.aio.config is official.kube_config
+made = kube_config.ApiClient(configuration=official.Configuration())
+assert type(made) is kubernetes.aio.client.ApiClient, made
 print("whole")
 """
 
