@@ -15,7 +15,7 @@ from common.version import VERSION
 SKEW = "CocoonVersionSkew"
 """Type of the condition, and reason of the Event, of a Node whose agent is too far away."""
 
-_VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})(?![0-9]).{0,100}", re.ASCII)
+_VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})(?:[.+-][0-9A-Za-z.+-]{0,60})?", re.ASCII)
 _MAX_MINORS_APART = 1
 # A fleet has a handful of versions; what a broken agent makes up is not kept for ever.
 _VERSIONS_REMEMBERED = 64
@@ -56,6 +56,6 @@ def skew_message(agent_version: str, skew: Skew, ours: str = VERSION) -> str:
     """Return what is wrong and what to do, for a skew that is too far."""
     behind = "agent" if skew is Skew.TOO_OLD else "controller"
     return (
-        f"The agent is version {agent_version[:60]}, this controller {ours}; they may be one minor version apart."
+        f"The agent is version {agent_version}, this controller {ours}; they may be one minor version apart."
         f" Upgrade the {behind}, one minor version after the other."
     )

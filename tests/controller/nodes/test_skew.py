@@ -34,6 +34,8 @@ def minors_away(minors: int) -> str:
         ("1", "1.4.0", Skew.UNKNOWN),
         ("v1.4.0", "1.4.0", Skew.UNKNOWN),
         ("1.4\n.0", "1.4.0", Skew.UNKNOWN),
+        ("1.4.0 \x1b[31m", "1.4.0", Skew.UNKNOWN),
+        ("1.4.0" + "0" * 100, "1.4.0", Skew.UNKNOWN),
         ("9" * 500 + ".1", "1.4.0", Skew.UNKNOWN),
         ("\u0661.\u0664.\u0660", "1.4.0", Skew.UNKNOWN),
     ],
