@@ -1,7 +1,7 @@
 """Simulated agents that keep snapshots too: `python -m benchmarks.deletion_agents COUNT FIRST`, served like the fleet.
 
 Each has one snapshot for every pod that it was told of, which a retain keeps and a purge removes; nothing is on disk.
-The line `told` on standard input is answered with how many agents were told their owners.
+The line `told` on standard input is answered with how many agents were told their owners, and how often in all.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class SimulatedCache:
     """What one agent knows of owners, and the snapshots of those that are gone, by the pod's UID."""
 
     def __init__(self) -> None:
-        self.told = False
+        self.told = 0
         self._owners: dict[str, pb.Owner] = {}
         self._left: dict[str, pb.Snapshot] = {}
         self._kept: set[str] = set()
@@ -37,7 +37,8 @@ class SimulatedCache:
             if uid not in owners:
                 kept = owner.keep_on_delete or uid in self._kept
                 self._left[uid] = _snapshot(owner, kept=kept)
-        self._owners, self.told = owners, True
+        self._owners = owners
+        self.told += 1
         answer = pb.SyncOwnersResponse(
             sync_revision=message.sync_revision, unclaimed_snapshots=list(self._left.values())
         )
@@ -127,7 +128,8 @@ async def _serve(count: int, first: int) -> None:
             loop.remove_reader(sys.stdin.fileno())
             stop.set()
         for _ in range(chunk.count(b"\n")):
-            print(json.dumps({"told": sum(cache.told for cache in caches)}), flush=True)
+            times = [cache.told for cache in caches]
+            print(json.dumps({"told": sum(map(bool, times)), "syncs": sum(times)}), flush=True)
 
     loop.add_reader(sys.stdin.fileno(), read)
     await stop.wait()

@@ -2,7 +2,8 @@
 
 The pods carry the keep flag from the start, so a deletion is one event. The clock starts when the stand-in API server
 writes it and stops when the controller has the agent's answer. The peer makes the same call to the same agents at the
-same spacing and does nothing else. Both leave every promise in the agents, as in a fleet.
+same spacing and does nothing else; the controller has then done all that the deletions led to. Both leave every promise
+in the agents, as in a fleet.
 """
 
 from pathlib import Path
@@ -51,7 +52,9 @@ def run(scale: Scale) -> list[Row]:
 
 def _delete(cluster: Cluster, count: int) -> list[float]:
     """Delete so many pods and return the milliseconds until each one's answer."""
-    return answer_times(*cluster.measure(f"delete {count} {_A_SECOND}", _SECONDS))
+    times = answer_times(*cluster.measure(f"delete {count} {_A_SECOND}", _SECONDS))
+    cluster.wait_quiet()
+    return times
 
 
 def _bare(peer: Child, count: int) -> list[float]:

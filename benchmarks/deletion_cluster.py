@@ -16,6 +16,7 @@ from benchmarks.processes import BenchmarkError, Child, python
 _START_SECONDS = 180.0
 _SETTLE_SECONDS = 240.0
 _LAST_ANSWERS_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,32 @@ class Cluster:
         self.controller.check_running()
         self.controller.tell("end")
         return answer, self.controller.read_json(30)
+
+    def told(self) -> tuple[int, int]:
+        """Return how many agents were told their owners, and how often in all."""
+        told = syncs = 0
+        for child in self.agents:
+            child.tell("told")
+            answer = child.read_json(30)
+            told, syncs = told + int(str(answer["told"])), syncs + int(str(answer["syncs"]))
+        return told, syncs
+
+    def wait_quiet(self) -> None:
+        """Return when what a load left to be done is done: no Event is sent any more, and no agent told."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        _, before = self.told()
+        self.api.ask("count", 30)
+        while True:
+            time.sleep(_POLL_SECONDS)
+            writes, (told, syncs) = self.api.ask("count", 30)["writes"], self.told()
+            assert isinstance(writes, dict)
+            # Each agent is told again every few minutes, whatever happens.
+            if "POST events" not in writes and syncs - before <= told / 100:
+                return
+            before = syncs
+            self.controller.check_running()
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"not quiet after {_SETTLE_SECONDS:g} s: {writes}, {syncs} syncs")
 
 
 @contextmanager
@@ -104,10 +131,7 @@ def _wait_settled(cluster: Cluster, nodes: int) -> None:
     """Return when every agent was told its owners, every Node has its Lease, and writes are renewals only."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
-        told = 0
-        for child in cluster.agents:
-            child.tell("told")
-            told += int(str(child.read_json(30)["told"]))
+        told, _ = cluster.told()
         count = cluster.api.ask("count", 30)
         writes = count["writes"]
         assert isinstance(writes, dict)
@@ -116,7 +140,7 @@ def _wait_settled(cluster: Cluster, nodes: int) -> None:
         cluster.controller.check_running()
         if time.monotonic() > deadline:
             raise BenchmarkError(f"after {_SETTLE_SECONDS:g} s {told} of {nodes} agents are told, and written: {count}")
-        time.sleep(2)
+        time.sleep(_POLL_SECONDS)
 
 
 def answer_times(made: dict[str, object], seen: dict[str, object]) -> list[float]:

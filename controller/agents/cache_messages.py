@@ -9,18 +9,18 @@ from controller.deletion.model import FoundSnapshot, LocatedSnapshot
 
 def found_snapshot(snapshot: pb.Snapshot) -> FoundSnapshot:
     """Return a snapshot as decisions ask about it; whom it is kept for goes before whom it was last seen with."""
-    owner = owner_of(snapshot.owner) if snapshot.HasField("owner") else None
+    owner = snapshot.owner if snapshot.HasField("owner") else None
     retained, expires_at, backup_verified = None, None, False
     if snapshot.HasField("retention"):
         kept = snapshot.retention
         retained = RetainReason(kept.reason)
         expires_at = kept.expire_time.ToNanoseconds() / 1e9 if kept.HasField("expire_time") else None
-        owner = owner_of(kept.owner) if kept.HasField("owner") else owner
+        owner = kept.owner if kept.HasField("owner") else owner
         backup_verified = kept.backup_verified
     return FoundSnapshot(
         name=snapshot.name,
         vm_name=snapshot.vm_name,
-        owner=owner,
+        owner=None if owner is None else owner_of(owner),
         retained=retained,
         expires_at=expires_at,
         allocated_bytes=snapshot.allocated_bytes,

@@ -13,6 +13,10 @@ class Pace:
         sweep: How often is looked for agents that are connected anew or were not told for long.
         gather: How long changes of pods and sets elsewhere are gathered before the agents that have copies of theirs
             are told and asked again.
+        leave: How long is gathered what a node is to be told of pods that are gone and whose snapshots are promised
+            already.
+        leave_rate: How many nodes a second are told of nothing else, unless `leave_longest` wants more.
+        leave_longest: How long such a node waits at most.
         first_look: When is looked again for a snapshot that a runtime writes after its pod's deletion.
         second_look: The same, for slow ones.
         remember: How long the last version of a pod is remembered after its decision was carried out.
@@ -25,6 +29,9 @@ class Pace:
     resync_spread: float = 50.0
     sweep: float = 1.0
     gather: float = 1.0
+    leave: float = 0.2
+    leave_rate: float = 100.0
+    leave_longest: float = 10.0
     first_look: float = 10.0
     second_look: float = 60.0
     remember: float = 900.0

@@ -45,7 +45,10 @@ class PodListener(Protocol):
         """What a pod says about copies of its VM on other nodes is not what it was; it may be gone."""
 
     def pod_deleted(self, record: PodRecord) -> None:
-        """A watch delivered the deletion of a bound pod, with its deletion timestamp; this is its last version."""
+        """A watch delivered the deletion of a bound pod, with its deletion timestamp; this is its last version.
+
+        That the node's owners changed is said by this.
+        """
 
     def pod_lost(self, record: PodRecord) -> None:
         """A bound pod is gone and nobody saw its last version; this is the one before."""
@@ -116,12 +119,12 @@ class PodWatch:
         if listener is None:
             return
         # Without a deletion timestamp a deleted object is no last version: whoever asks reads the pod.
-        if is_deleted and item.node:
-            if seen and item.has(TERMINATING):
-                listener.pod_deleted(item)
-            else:
-                listener.pod_lost(item)
-        if is_deleted or before is None or not item.same_owner(before):
+        is_last = is_deleted and seen and item.has(TERMINATING) and bool(item.node)
+        if is_last:
+            listener.pod_deleted(item)
+        elif is_deleted and item.node:
+            listener.pod_lost(item)
+        if not is_last and (is_deleted or before is None or not item.same_owner(before)):
             listener.owners_changed(item.node)
         if is_deleted or before is None or not item.same_claim(before):
             listener.claim_changed(item)

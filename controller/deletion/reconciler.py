@@ -17,6 +17,7 @@ from controller.deletion.actions import Actions, SnapshotCalls
 from controller.deletion.bookkeeping import Bookkeeping
 from controller.deletion.books import Books
 from controller.deletion.brake import Brake
+from controller.deletion.gathering import Gathering
 from controller.deletion.metrics import ODD_PODS, OWNER_SYNCS
 from controller.deletion.model import Action
 from controller.deletion.owners import AgentBook, Reply
@@ -68,6 +69,7 @@ class DeletionReconciler:
         self._audit_only = audit_only
         self._revision = 0
         self._books = Books()
+        self._gathering = Gathering(self.syncs.add, self._pace, clock)
         self._pods = pods
         self._settler = settler
         self._bookkeeping = Bookkeeping(self.syncs, brake, self._pace, clock)
@@ -109,8 +111,12 @@ class DeletionReconciler:
             book.undone[record.uid] = now
         else:
             ODD_PODS.labels("node without agent").inc()
-        if record.said().keep or record.said().disrupted:
-            self.retains.add(f"{node} {record.uid}")
+        if not (record.said().keep or record.said().disrupted):
+            self.owners_changed(node)
+            return
+        self.retains.add(f"{node} {record.uid}")
+        if is_known:
+            self._gathering.add(node)
 
     def pod_lost(self, record: PodRecord) -> None:
         """See PodListener."""
@@ -146,6 +152,7 @@ class DeletionReconciler:
             group.create_task(
                 self.retains.run(self._refusals.guarded("RetainSnapshots", self._retain), workers=workers)
             )
+            group.create_task(self._gathering.run())
             group.create_task(self._sweep.run())
 
     async def _sync(self, node: str) -> None:
@@ -157,6 +164,7 @@ class DeletionReconciler:
         if not self._pods.is_current:
             book.due = True
             return
+        self._gathering.discard(node)
         bound = list(self._pods.on_node(node))
         unheard = book.unheard(bound)
         named = bound + unheard
@@ -241,9 +249,10 @@ class DeletionReconciler:
             return  # Decided from state when it is back.
         subject = Subject(departure.record.owner(), (), None, departure.record.said())
         async with book.slots:
-            if self._settler.from_copies(node, subject).action is not Action.RETAIN:
-                return  # The table says something else, and the next sync's answer will tell what there is.
-            settlement = await self._settler.settle(node, subject, 0)  # nothing awaited before: the same decision
+            settlement = await self._settler.promise(node, subject)
+        if settlement is None:
+            self.owners_changed(node)  # The table says something else, and the sync's answer tells what there is.
+            return
         if settlement.outcome is Outcome.SETTLED:
             self._bookkeeping.answered(departure, Action.RETAIN)
             is_over = departure.heard or not departure.crossed
@@ -251,7 +260,8 @@ class DeletionReconciler:
             is_over = departure.heard and settlement.outcome is Outcome.NOTHING_THERE
         if is_over:
             self._bookkeeping.settled(book, uid, Action.RETAIN)
-        # Otherwise it is named once more, and decided after that.
+        else:
+            self.owners_changed(node)  # It is named once more, and decided after that.
         if settlement.outcome is Outcome.NOTHING_THERE:
             self._bookkeeping.look_again(node, departure)
 

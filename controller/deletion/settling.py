@@ -102,9 +102,15 @@ class Settler:
         self._trusted_prefixes = trusted_prefixes
         self._record = record
 
-    def from_copies(self, node: str, subject: Subject) -> Decision:
-        """Decide from our copies alone; that never ends in a removal."""
-        return decide(self._question(node, subject))
+    async def promise(self, node: str, subject: Subject) -> Settlement | None:
+        """Keep what our copies alone say is to be kept; None, and nothing done, when they say anything else.
+
+        Raises AgentCallError and NotLeadingError; then nothing is known to be done.
+        """
+        decision = decide(self._question(node, subject))
+        if decision.action is not Action.RETAIN:
+            return None
+        return Settlement(_OUTCOMES[await self._actions.carry_out(Order(node, subject.owner, decision, 0))], decision)
 
     async def consider(self, node: str, subject: Subject) -> Decision:
         """Decide with the reads a decision wants, and do nothing. Raises KubeError."""

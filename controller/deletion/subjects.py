@@ -31,7 +31,8 @@ def subjects_of(found: Iterable[FoundSnapshot], departures: Mapping[str, Departu
         owner = snapshot.owner or _departed_owner(snapshot.vm_name, departures)
         if owner is not None and owner.pod_uid and owner.vm_name == snapshot.vm_name:
             key = (owner.pod_uid, owner.namespace, owner.pod_name, owner.vm_name)
-            grouped.setdefault(key, []).append(replace(snapshot, owner=owner))
+            named = snapshot if snapshot.owner is owner else replace(snapshot, owner=owner)
+            grouped.setdefault(key, []).append(named)
     return [_subject(snapshots, departures, now) for snapshots in grouped.values()]
 
 

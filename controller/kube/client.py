@@ -53,11 +53,20 @@ class KubeClient(KubeTransport):
             asked["continue"] = page.metadata.next_token
 
     async def create(
-        self, path: str, body: object, *, field_manager: str = "", timeout_seconds: float = 10.0, retry: Retry = CREATE
+        self,
+        path: str,
+        body: object,
+        *,
+        field_manager: str = "",
+        timeout_seconds: float = 10.0,
+        retry: Retry = CREATE,
+        lean: bool = False,
     ) -> bytes:
         """POST an object into the collection at `path`; AlreadyExists when the name is taken."""
         query = {"fieldManager": field_manager} if field_manager else None
-        return await self.request("POST", path, query=query, body=body, timeout_seconds=timeout_seconds, retry=retry)
+        return await self.request(
+            "POST", path, query=query, body=body, timeout_seconds=timeout_seconds, retry=retry, lean=lean
+        )
 
     async def replace(
         self,

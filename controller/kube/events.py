@@ -1,8 +1,8 @@
 """Kubernetes Events that people see in `kubectl describe`, sent so that no loop of ours can flood the API.
 
 The same statement about the same object is one Event with a count. It is sent at once when it is new; repetitions are
-gathered and sent as a new count at most every five minutes. Nothing waits for an Event, and when too many wait to be
-sent, the newest are dropped and counted.
+gathered and sent as a new count at most every five minutes. Nothing waits for an Event: they are sent one by one, at
+most a hundred a second, and when too many wait, the newest are dropped and counted.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ _LOG = logging.getLogger(__name__)
 _REPEAT_SECONDS = 300.0
 _FORGET_SECONDS = 3600.0
 _LONGEST_NOTE_BYTES = 1000  # the API takes 1,024
-_MOST_WAITING = 500
+_MOST_WAITING = 2000
+_BETWEEN_SECONDS = 0.01
 _MOST_KNOWN = 4096
 
 EventType = Literal["Normal", "Warning"]
@@ -34,7 +35,7 @@ EventType = Literal["Normal", "Warning"]
 class EventClient(Protocol):
     """What the recorder needs of an API client."""
 
-    async def create(self, path: str, body: object, *, retry: Retry = ...) -> bytes:
+    async def create(self, path: str, body: object, *, retry: Retry = ..., lean: bool = ...) -> bytes:
         """POST an object."""
         ...
 
@@ -122,6 +123,7 @@ class EventRecorder:
             while self._due:
                 statement, _ = self._due.popitem(last=False)
                 await self._send(statement)
+                await asyncio.sleep(_BETWEEN_SECONDS)
             self._forget()
             await self._wakeup.wait()
 
@@ -152,7 +154,7 @@ class EventRecorder:
                 record.name = _event_name(statement.regarding)
             else:
                 return
-        await self._client.create(collection, self._body(statement, record, count), retry=retry)
+        await self._client.create(collection, self._body(statement, record, count), retry=retry, lean=True)
 
     def _body(self, statement: _Statement, record: _Record, count: int) -> dict[str, Any]:
         regarding = statement.regarding

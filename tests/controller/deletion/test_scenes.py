@@ -137,6 +137,22 @@ def test_only_nodes_with_copies_are_asked_again() -> None:
     play(scene, count=50)
 
 
+def test_a_promise_is_made_at_once_and_the_claims_that_ended_are_told_together() -> None:
+    async def scene(stage: Stage) -> None:
+        pods = [await stage.pod("host-0", name=f"web-{n}", keep_snapshot_on_delete="true") for n in range(20)]
+        await asyncio.sleep(5)
+        before = stage.world.agents["host-0"].syncs
+        for pod in pods:
+            await stage.end(pod)
+        names = [f"vk-shop-{pod['metadata']['name']}" for pod in pods]
+        await stage.until(lambda: all(stage.state("host-0", name) == "SEAT_RELEASE" for name in names), 1)
+        await asyncio.sleep(30)
+        assert 1 <= stage.world.agents["host-0"].syncs - before <= 2
+        assert not stage.controller.reconciler.undone()
+
+    play(scene)
+
+
 @pytest.mark.parametrize("minutes", [2, 30])
 def test_an_agent_that_is_back_is_decided_about_at_once(minutes: int) -> None:
     """Not after the backoff that its silence has grown."""
