@@ -54,8 +54,18 @@ def offline(settings: Settings) -> Iterator[SnapshotCacheStub]:
 
 
 def default_address(settings: Settings) -> str:
-    """Return the address a command on this host calls: the first the agent listens on without certificates."""
-    return str(next((address for address in settings.listen if address.is_local), settings.listen[0]))
+    """Return the address a command on this host calls: the first the agent listens on without certificates.
+
+    With certificates set these are Unix sockets only. Raises ClientError when there is none.
+    """
+    has_certificates = settings.tls_cert_file is not None
+    for address in settings.listen:
+        if address.unix_path or not has_certificates:
+            return str(address)
+    raise ClientError(
+        "this agent takes calls with certificates only; add a Unix socket to COCOON_NODE_LISTEN for commands on this"
+        f" host, such as {','.join(map(str, settings.listen))},unix:{settings.state_dir}/run/agent.sock"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -19,7 +20,7 @@ import pytest
 import yaml
 
 from agent.config_values import listen_addresses
-from agent.snapshot_client import default_address
+from agent.snapshot_client import ClientError, default_address
 from agent.snapshots.stores.identity import MARKER_FILE
 from cocoonstack.node.v1 import snapshot_cache_pb2 as pb
 from cocoonstack.node.v1.snapshot_cache_pb2_grpc import SnapshotCacheStub
@@ -362,8 +363,22 @@ def test_many_are_purged_and_verified_in_plain_lines_elsewhere(host: Host) -> No
     assert "%" not in again.stdout + again.stderr
 
 
-def test_a_command_asks_where_no_certificate_is_needed() -> None:
-    class Listening:
-        listen = listen_addresses("0.0.0.0:7443,127.0.0.1:7443,unix:/run/x/socket")
+@pytest.mark.parametrize(
+    ("listen", "certificate", "address"),
+    [
+        ("127.0.0.1:7443,unix:/run/x/socket", None, "127.0.0.1:7443"),
+        ("unix:/run/x/socket,127.0.0.1:7443", None, "unix:/run/x/socket"),
+        # With certificates, loopback wants one too.
+        ("192.0.2.1:7443,127.0.0.1:7443,unix:/run/x/socket", "tls.crt", "unix:/run/x/socket"),
+    ],
+)
+def test_a_command_asks_where_no_certificate_is_needed(listen: str, certificate: str | None, address: str) -> None:
+    settings: Any = SimpleNamespace(listen=listen_addresses(listen), tls_cert_file=certificate, state_dir="/state")
+    assert default_address(settings) == address
 
-    assert default_address(Listening()) == "127.0.0.1:7443"  # type: ignore[arg-type] # all it looks at
+
+def test_a_command_says_how_it_can_ask_when_every_address_wants_a_certificate() -> None:
+    listen = listen_addresses("192.0.2.1:7443,127.0.0.1:7443")
+    settings: Any = SimpleNamespace(listen=listen, tls_cert_file="tls.crt", state_dir="/state")
+    with pytest.raises(ClientError, match=r"such as 192\.0\.2\.1:7443,127\.0\.0\.1:7443,unix:/state/run/agent\.sock"):
+        default_address(settings)
