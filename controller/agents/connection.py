@@ -267,6 +267,9 @@ def _channel_options(limits: StreamLimits) -> list[tuple[str, str | int]]:
         ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
+        # It measures the bandwidth by a ping after each message that arrives, which nearly doubles what a heartbeat
+        # costs here and there; answers of a few KiB need no larger window.
+        ("grpc.http2.bdp_probe", 0),
         # An attempt is one connect; the backoff between attempts is ours, so nothing may wait inside gRPC.
         ("grpc.min_reconnect_backoff_ms", int(limits.first_message * 1000)),
         ("grpc.enable_retries", 0),

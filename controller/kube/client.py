@@ -108,11 +108,12 @@ class KubeClient(KubeTransport):
         field_manager: str = "",
         timeout_seconds: float = 10.0,
         retry: Retry = REPEATABLE,
+        lean: bool = False,
     ) -> bytes:
         """JSON merge patch: null removes a key; with a resource version in it, Conflict when the object has changed."""
         query = {"fieldManager": field_manager} if field_manager else None
         return await self.patch(
-            path, body, content_type=MERGE_PATCH, query=query, timeout_seconds=timeout_seconds, retry=retry
+            path, body, content_type=MERGE_PATCH, query=query, timeout_seconds=timeout_seconds, retry=retry, lean=lean
         )
 
     async def patch(
@@ -124,6 +125,7 @@ class KubeClient(KubeTransport):
         query: Mapping[str, str] | None = None,
         timeout_seconds: float = 10.0,
         retry: Retry = REPEATABLE,
+        lean: bool = False,
     ) -> bytes:
         """Any patch, by its content type."""
         return await self.request(
@@ -134,6 +136,7 @@ class KubeClient(KubeTransport):
             content_type=content_type,
             timeout_seconds=timeout_seconds,
             retry=retry,
+            lean=lean,
         )
 
     async def delete(

@@ -44,7 +44,9 @@ class LeaseClient(Protocol):
         """POST an object."""
         ...
 
-    async def merge_patch(self, path: str, body: object, *, timeout_seconds: float = ..., retry: Retry = ...) -> bytes:
+    async def merge_patch(
+        self, path: str, body: object, *, timeout_seconds: float = ..., retry: Retry = ..., lean: bool = ...
+    ) -> bytes:
         """Merge-patch an object."""
         ...
 
@@ -234,7 +236,9 @@ class Elector:
             metadata["annotations"] = dict(annotations)
         body = {"metadata": metadata, "spec": spec}
         path = f"{self._collection}/{self._name}"
-        answer = await self._client.merge_patch(path, body, timeout_seconds=self._attempt_seconds, retry=ONCE)
+        answer = await self._client.merge_patch(
+            path, body, timeout_seconds=self._attempt_seconds, retry=ONCE, lean=True
+        )
         self._granted(self._decode(answer), epoch, started)
 
     def _granted(self, lease: _Lease, epoch: int, started: float) -> None:

@@ -58,8 +58,7 @@ class LeanPool:
     def close(self) -> None:
         """Close idle connections; those under way are closed when they are done."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().abort()
+        self._drop_idle()
 
     async def request(self, method: str, path: str, headers: dict[str, str], body: bytes) -> LeanAnswer:
         """Send one request and read its answer. Raises OSError; cancelled, it closes its connection."""
@@ -80,6 +79,9 @@ class LeanPool:
                 self._idle.append(connection)
             else:
                 connection.abort()
+            if not done:
+                # What broke this connection may have broken those that wait, and a repetition must not meet them.
+                self._drop_idle()
         return answer
 
     async def _connection(self) -> "_Connection":
@@ -95,6 +97,10 @@ class LeanPool:
             _Connection, self._host, self._port, ssl=self._context, server_hostname=self._server_name
         )
         return made
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().abort()
 
     def _drop_older_than(self, oldest: float) -> None:
         # The list is a stack, so what has been idle longest lies at its bottom.

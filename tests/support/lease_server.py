@@ -46,7 +46,15 @@ class LeaseClient:
         """POST the Lease."""
         return await self._within(path, timeout_seconds, retry, lambda: self._create(cast("Json", body)))
 
-    async def merge_patch(self, path: str, body: object, *, timeout_seconds: float = 10, retry: Retry = ONCE) -> bytes:
+    async def merge_patch(
+        self,
+        path: str,
+        body: object,
+        *,
+        timeout_seconds: float = 10,
+        retry: Retry = ONCE,
+        lean: bool = False,  # noqa: ARG002 - this way has no HTTP
+    ) -> bytes:
         """Merge-patch the Lease."""
         return await self._within(path, timeout_seconds, retry, lambda: self._patch(cast("Json", body)))
 

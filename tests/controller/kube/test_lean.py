@@ -203,6 +203,18 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
         await wait_for_async(lambda: server.open == 0)
 
 
+async def test_after_a_failure_no_connection_is_used_again_that_waited_meanwhile() -> None:
+    """Behind a router that forgot all connections, a repetition must not meet the next dead one."""
+    async with serving(plain(b"ok"), plain(b"ok"), plain(b"ok"), None, plain(b"ok")) as (server, pool):
+        await asyncio.gather(*[pool.request("PUT", "/x", {}, b"") for _ in range(3)])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await pool.request("PUT", "/x", {}, b"")
+        await wait_for_async(lambda: server.open == 0)
+        assert (await pool.request("PUT", "/x", {}, b"")).body == b"ok"
+        assert (server.connections, server.open) == (4, 1)
+
+
 async def test_refusals_keep_their_wish() -> None:
     async with serving(plain(b"{}", "429 Too Many Requests", "Retry-After: 7\r\n")) as (_, pool):
         answer = await pool.request("PUT", "/x", {}, b"")
