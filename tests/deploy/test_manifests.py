@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped] # it has no types
 import pytest
+import yaml
 
 from agent.config import SETTINGS as AGENT_SETTINGS
 from common.version import VERSION
@@ -17,10 +20,12 @@ from controller.config import SETTINGS as CONTROLLER_SETTINGS
 from devenv.cocoon_programs import environment_with
 from devenv.control_plane import ControlPlane
 from devenv.kube_api import ApiError, Json, KubeApi, object_path
+from devenv.toolchain import REPOSITORY
 from tests.support.manifests import DEPLOY, INSTALLABLE, find, kubectl, rendered
 
 _WORKLOADS = {"Deployment", "DaemonSet"}
 _API_VERSION = "1.36"
+_PAGE = REPOSITORY / "docs/installation.md"
 
 
 def _workloads() -> list[Any]:
@@ -127,6 +132,24 @@ def test_the_daemonset_sees_of_its_host_what_it_needs_and_may_write_two_director
     assert pod["hostNetwork"] is True
     assert not pod.get("hostPID")
     assert pod["automountServiceAccountToken"] is False
+
+
+def test_the_overlay_of_the_installation_page_runs_the_image_it_names(tmp_path: Path) -> None:
+    (kustomization,) = re.findall(
+        r"kustomization\.yaml <<'END'\n(.*?)^END$", _PAGE.read_text(), re.DOTALL | re.MULTILINE
+    )
+    deploy = tmp_path / "deploy"
+    shutil.copytree(DEPLOY, deploy)
+    mine = deploy / "overlays/mine"
+    mine.mkdir()
+    (mine / "kustomization.yaml").write_text(kustomization.replace("REGISTRY", "registry.example"))
+    command = [str(kubectl()), "kustomize", str(mine)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert made.returncode == 0, made.stderr
+    (deployment,) = [each for each in yaml.safe_load_all(made.stdout) if each["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.example/cocoon-node-controller:{VERSION}"
+    assert "COCOON_NODE_CONTROLLER_TLS_CERT_FILE" in {each["name"] for each in container["env"]}
 
 
 def find_namespace(name: str) -> Json:
