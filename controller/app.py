@@ -8,6 +8,7 @@ import contextlib
 import gc
 import logging
 from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 from common.http_listener import HttpListener
 from common.logging import fields
@@ -25,19 +26,18 @@ from controller.config import Settings
 from controller.deletion.assembly import DeletionParts, DeletionSettings
 from controller.kube.access import load_access
 from controller.kube.client import KubeClient
-from controller.kube.errors import AccessConfigError, KubeError
+from controller.kube.errors import AccessConfigError
 from controller.kube.events import EventRecorder
 from controller.kube.leadership import ElectionTimes
 from controller.nodes.metrics import EVENTS
 from controller.nodes.plan import NodeSettings
 from controller.nodes.reconciler import NodeReconciler
 from controller.nodes.store import WatchedNodes
-from controller.seats.assembly import SeatParts, SeatSettings
-from controller.seats.backups import RegistryBackups
-from controller.seats.operator_guard import running_operator
-from controller.seats.registry import Registry
-from controller.seats.registry_address import RegistryConfigError
+from controller.seat_release import backups_in, make_seat_parts, open_registry, refuse_beside_operator
 from controller.web.pages import routes
+
+if TYPE_CHECKING:
+    from controller.seats.registry import Registry
 
 _LOG = logging.getLogger(__name__)
 _READY_FILE = "COCOON_NODE_CONTROLLER_READY_FILE"
@@ -80,7 +80,7 @@ class Controller:
         settings: Settings,
         client: KubeClient,
         sources: Sequence[AgentSource],
-        registry: Registry | None = None,
+        registry: "Registry | None" = None,
     ) -> None:
         """Put the parts together; nothing is asked, dialled or listened on yet. Raises `StartError`."""
         self._settings = settings
@@ -96,22 +96,9 @@ class Controller:
             channels,
             events=self._events,
             settings=deletion_settings(settings),
-            backups=None if registry is None else RegistryBackups(registry),
+            backups=backups_in(registry),
         )
-        self.seats: SeatParts | None = None
-        if settings.seat_release:
-            sets = self.deletion.sets
-            self.seats = SeatParts(
-                client,
-                self.deletion.elector.leadership,
-                registry,
-                self.deletion.calls,
-                channels.nodes,
-                self.fleet.all_tried,
-                events=self._events,
-                settings=SeatSettings(forced=settings.force_seat_release),
-                sets_served=lambda: sets.is_served,
-            )
+        self.seats = make_seat_parts(settings, client, registry, self.deletion, channels, self.fleet, self._events)
         self.http = HttpListener(routes(self.unready_reasons))
 
     async def listen(self) -> str:
@@ -202,40 +189,6 @@ async def open_client(settings: Settings) -> AsyncIterator[KubeClient]:
         raise StartError(str(error), status=2) from None
     async with KubeClient(access) as client:
         yield client
-
-
-@contextlib.asynccontextmanager
-async def open_registry(settings: Settings) -> AsyncIterator[Registry | None]:
-    """A client of the registry that the settings name, None without one. Raises `StartError`."""
-    if settings.registry is None:
-        yield None
-        return
-    try:
-        registry = await asyncio.to_thread(
-            Registry,
-            settings.registry,
-            docker_config_file=settings.registry_docker_config_file,
-            ca_file=settings.registry_ca_file,
-        )
-    except RegistryConfigError as error:
-        raise StartError(f"registry: {error}", status=2) from None
-    try:
-        yield registry
-    finally:
-        await registry.aclose()
-
-
-async def refuse_beside_operator(settings: Settings, client: KubeClient) -> None:
-    """Raise `StartError` when seats are to be released and a cocoon-operator does that already."""
-    if not settings.seat_release or settings.force_seat_release:
-        return
-    try:
-        operator = await running_operator(client)
-    except KubeError as error:
-        raise StartError(f"--seat-release: whether a cocoon-operator runs cannot be read: {error}") from None
-    if operator:
-        advice = "leave --seat-release off, stop it, or give --force-seat-release"
-        raise StartError(f"--seat-release: a cocoon-operator runs ({operator}), which releases seats itself; {advice}")
 
 
 @contextlib.asynccontextmanager

@@ -51,9 +51,12 @@ class Access:
         return urllib.request.getproxies().get(url.scheme)
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Trust and client certificate as they are on disk now; None for plain HTTP."""
+        """Trust and client certificate as they are on disk now; None for plain HTTP.
+
+        A proxy to a plain HTTP server that is itself reached over TLS is trusted as the system does.
+        """
         if not self.base_url.startswith("https"):
-            return None
+            return ssl.create_default_context() if (self.proxy or "").startswith("https") else None
         settings = self._configuration
         try:
             context = ssl.create_default_context(cafile=settings.ssl_ca_cert, cadata=settings.ca_cert_data)

@@ -9,6 +9,8 @@ import importlib.util
 import sys
 from types import ModuleType
 
+import controller.kube.http_library  # noqa: F401 - before the client imports that library in its own way
+
 _PACKAGES = ("kubernetes", "kubernetes.aio")
 
 

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager, closing
 from typing import Self
 from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
 from yarl import URL
 
@@ -20,6 +19,7 @@ from controller.kube.errors import (
     Unauthorized,
     error_from_answer,
 )
+from controller.kube.http_library import aiohttp
 from controller.kube.lean import LeanPool
 from controller.kube.reach import Reach, Watch
 from controller.kube.retry import ONCE, Retry

@@ -19,11 +19,11 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urljoin
 from urllib.request import getproxies, proxy_bypass
 
-import aiohttp
 from yarl import URL
 
 from common.file_stamps import FileStamp, file_stamp
 from common.version import VERSION
+from controller.kube.http_library import aiohttp
 from controller.seats.registry_address import Origin, RegistryConfigError, origin_of
 
 _REPEATED = frozenset({429, 500, 502, 503, 504})

@@ -7,9 +7,8 @@ import functools
 import os
 import signal
 
-from controller import app
 from controller.cli import main
-from controller.seats.assembly import SeatParts
+from controller.seats import assembly
 
 _POINT = os.environ.get("CRASH_AT", "")
 
@@ -22,5 +21,5 @@ def crash(name: str) -> None:
 
 if __name__ == "__main__":
     # The one seam: everything else is the controller as it is shipped.
-    vars(app)["SeatParts"] = functools.partial(SeatParts, crash_point=crash)
+    vars(assembly)["SeatParts"] = functools.partial(assembly.SeatParts, crash_point=crash)
     main()

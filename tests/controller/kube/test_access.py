@@ -111,5 +111,9 @@ async def test_the_environments_proxy_is_used_unless_it_exempts_the_host(
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "")
     assert access.proxy == "http://proxy:3128"
+    assert access.ssl_context() is None
+    monkeypatch.setenv("http_proxy", "https://proxy:3128")
+    assert (context := access.ssl_context()) is not None
+    assert context.cert_store_stats()["x509"]
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert access.proxy is None
