@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.seats.model import Phase, Reason
@@ -88,6 +88,7 @@ def test_no_order_of_things_loses_a_vm(chosen: list[int]) -> None:
 
 
 @given(seeds)
+@example([48234] * 12)
 def test_no_vm_is_booted_over_a_snapshot_whatever_is_lost(chosen: list[int]) -> None:
     """The registry loses tags, hosts give copies up, pods are deleted; the world itself tells a boot that is wrong."""
     for seed in chosen:

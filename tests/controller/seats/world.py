@@ -35,7 +35,8 @@ class StopError(Exception):
 class World:
     """The truth. `vm` is the life of the VM that runs or sleeps with the pod, `tag` and `copy` those of snapshots.
 
-    `lossy`: the registry has lost a tag by itself, so that a runtime may find none.
+    `lossy`: the registry has lost a tag by itself, so that a runtime may find none. `given_up`: a person deleted the VM
+    that ran last, after it had come up, and nothing was made since.
     """
 
     cocoon_set: CocoonSet = field(default_factory=lambda: CocoonSet("ns", "web", "set"))
@@ -47,6 +48,7 @@ class World:
     boots: int = 0
     registry_works: bool = True
     lossy: bool = False
+    given_up: bool = False
     versions: int = 1
     seen_set: CocoonSet | None = None
     seen_pods: tuple[Pod, ...] = ()
@@ -76,6 +78,7 @@ class World:
     def vanish(self) -> None:
         """A person deletes the pod, and the VM with it."""
         if self.pod is not None and self.vm is not None:
+            self.given_up = self.pod.vm_live and not self.pod.asleep
             self.pod, self.vm = None, None
 
     def show(self) -> None:
@@ -233,9 +236,11 @@ class World:
             raise LostError("a VM was made fresh over a snapshot")
         if not step.restores and self.cocoon_set.stash:
             raise LostError("a VM that hibernated was made fresh")
-        if self.cocoon_set.phase not in (Phase.WAKING, Phase.PENDING):
+        # A first boot has nothing that a crash could make wrong, and a copy of the set may be behind.
+        if step.restores and self.cocoon_set.phase is not Phase.WAKING:
             raise LostError("a pod was made before the phase said so")
         self.versions += 1
+        self.given_up = False
         self.pod = Pod(
             "ns",
             "web-0",
@@ -249,6 +254,7 @@ class World:
 
     def _drop_tag(self) -> None:
         is_live = self.pod is not None and self.pod.vm_live and not self.pod.asleep and self.vm is not None
-        if not is_live:
+        # Whoever deletes a VM that has come up gives it up, a moment before its old snapshot goes as well as after.
+        if not is_live and not self.given_up:
             raise LostError("the tag was deleted while no VM ran")
         self.tag = None
