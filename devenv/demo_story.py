@@ -122,7 +122,8 @@ class Story:
             wait_until(lambda: self._pod(name) is None, _STEP_SECONDS, f"the pod of {name} being gone")
             line(f" {name} is suspended: its pod is gone, the seat on {node} free")
             agent, vm = self._stage.hosts[node], _vm(name)
-            wait_until(lambda: "SEAT_RELEASE" in _kept(agent, vm), _STEP_SECONDS, "the snapshot being kept")
+            # The promise stands at once; the claim of the pod that is gone ends a moment later.
+            wait_until(lambda: _is_only_kept(_kept(agent, vm)), _STEP_SECONDS, "the snapshot being kept")
             pushed = self._stage.registry.find(vm)
             say(f" its snapshot {pushed.snapshot_id[:8] if pushed else '?'} is in the registry, and {_kept(agent, vm)}")
 
@@ -169,6 +170,10 @@ def _kept(agent: AgentProcess, vm: str) -> str:
     state = snapshot_cache_pb2.SnapshotState.Name(found[0].state).removeprefix("SNAPSHOT_STATE_")
     reason = snapshot_cache_pb2.RetainReason.Name(found[0].retention.reason).removeprefix("RETAIN_REASON_")
     return f"{state} on {agent.node_name}" + (f" for {reason}" if found[0].HasField("retention") else "")
+
+
+def _is_only_kept(told: str) -> bool:
+    return told.startswith("RETAINED ") and told.endswith("SEAT_RELEASE")
 
 
 @contextmanager

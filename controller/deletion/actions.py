@@ -129,6 +129,23 @@ class Actions:
     async def carry_out(self, order: Order) -> Result:
         """Do it. Raises AgentCallError, NotLeadingError, KubeError."""
         decision = order.decision
+        if decision.action is Action.RETAIN and not self._audit_only:
+            try:
+                return await self._retain(order)
+            finally:
+                # Somebody waits for the promise; what was decided can be told after it.
+                self._tell(order)
+        self._tell(order)
+        if self._audit_only:
+            self.say(order, "Normal", "SnapshotDecisionAudited", f"would {decision.action.name.lower()}")
+            return Result.DONE
+        if decision.release is not None:
+            await self._release(order, decision.release)
+        return Result.DONE if decision.purge is None else await self._purge(order, decision.purge)
+
+    def _tell(self, order: Order) -> None:
+        """Log and count what was decided."""
+        decision = order.decision
         DECISIONS.labels(str(decision.row), decision.action.name, order.reason).inc()
         log.info(
             "decided",
@@ -144,14 +161,6 @@ class Actions:
                 audit_only=self._audit_only,
             ),
         )
-        if self._audit_only:
-            self.say(order, "Normal", "SnapshotDecisionAudited", f"would {decision.action.name.lower()}")
-            return Result.DONE
-        if decision.action is Action.RETAIN:
-            return await self._retain(order)
-        if decision.release is not None:
-            await self._release(order, decision.release)
-        return Result.DONE if decision.purge is None else await self._purge(order, decision.purge)
 
     async def _retain(self, order: Order) -> Result:
         reason = order.decision.retain

@@ -199,6 +199,8 @@ class DeletionReconciler:
         failure: Exception | None = None
         open_uids: set[str] = set()
         subjects = subjects_of(reply.found, book.departures, self._wall())
+        # Few among many kept ones, which no purge reaches.
+        unkept = [subject for subject in subjects if subject.retention is None]
         for subject in subjects:
             uid = subject.owner.pod_uid
             if uid in reply.done:
@@ -208,7 +210,7 @@ class DeletionReconciler:
                 book.due = True
                 continue
             try:
-                await self._settle(book, reply, subject, beside(subject, subjects))
+                await self._settle(book, reply, subject, beside(subject, unkept))
             except (KubeError, AgentCallError) as error:
                 book.undone.setdefault(uid, self.clock())
                 if concerns_whole_agent(error):
