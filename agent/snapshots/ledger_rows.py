@@ -181,7 +181,9 @@ def _write_snapshots(connection: sqlite3.Connection, change: LedgerChange) -> No
         if facts is None:
             connection.execute("DELETE FROM snapshots WHERE name = ? AND snapshot_id = ?", key)
         else:
-            connection.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, NULL)", (*key, _ENCODER.encode(facts)))
+            connection.execute(
+                "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, NULL)", (*key, _ENCODER.encode(facts))
+            )
     gone = list(change.gone)
     if not gone:
         return

@@ -68,6 +68,9 @@ def test_the_file_is_durable_by_its_settings_and_nobody_elses(ledger: Ledger) ->
     connection = ledger._connected()
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    for urgent, mode in ((True, 1), (True, 1), (False, 2), (False, 2), (True, 1), (False, 2)):
+        ledger.commit(LedgerChange(state=STATE), urgent=urgent)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (mode,)
     assert stat.S_IMODE(os.stat(os.path.dirname(ledger.path)).st_mode) == 0o700
 
 
