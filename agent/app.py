@@ -21,6 +21,7 @@ from agent.resources.reader import ResourceReader, StorageInputs
 from agent.resources.report import HostReport, with_transition_times
 from agent.resources.service import SERVICE_NAME, NodeResourcesService
 from agent.rpc.authorization import Authorization
+from agent.rpc.connections import ConnectionMetrics, connections_allowed
 from agent.rpc.guard import CallGuard
 from agent.rpc.metrics import CallMetrics, MetricsPage
 from agent.rpc.server import ListenError, RpcServer
@@ -32,6 +33,7 @@ from agent.supervisor import notify_supervisor
 from cocoonstack.node.v1 import node_resources_pb2 as pb
 from common.http_listener import HttpListener, Page, health_routes
 from common.logging import fields
+from common.open_files import raise_open_files_limit
 from common.program import StartError, no_stale_ready_file, start_http, stop_signal, write_ready_file
 from common.tasks import end_tasks, until_first_ends
 from common.tls_files import TlsFiles, TlsFilesError
@@ -106,7 +108,11 @@ class Agent:
         authorization = Authorization(
             settings.tls_controller_names, settings.tls_viewer_names, mutual_tls=self._tls is not None
         )
-        self._server = RpcServer(CallGuard(authorization, self._calls))
+        connections = connections_allowed(settings.max_connections, len(settings.listen), raise_open_files_limit())
+        if connections < settings.max_connections:
+            _LOG.warning("fewer connections than set: raise the limit of open files", extra=fields(limit=connections))
+        self._server = RpcServer(CallGuard(authorization, self._calls), connections)
+        self._connections = ConnectionMetrics(connections, lambda: self._server.restarts)
         self._resources = NodeResourcesService()
         self._server.add_service(SERVICE_NAME, self._resources.handlers())
         self._server.add_service(SNAPSHOT_SERVICE_NAME, self._snapshots.service.handlers())
@@ -121,11 +127,14 @@ class Agent:
         )
         self._metrics = MetricsPage()
         self._metrics.add(self._calls)
+        self._metrics.add(self._connections)
         self._metrics.add(ResourceMetrics(self._resources, self._monitor))
         self._metrics.add(self._snapshots.metrics)
         if self._tls is not None:
             self._metrics.add(self._tls)
-        self._http = HttpListener(health_routes(self._unready_reasons, self._metrics_page))
+        self._http = HttpListener(
+            health_routes(self._unready_reasons, self._metrics_page), self._calls.http_connection_dropped
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     @contextlib.asynccontextmanager
@@ -136,6 +145,7 @@ class Agent:
             self._tasks += [
                 asyncio.create_task(self._read_host(addresses, http_address)),
                 asyncio.create_task(self._resources.beat()),
+                asyncio.create_task(self._keep_serving()),
             ]
             if self._tls is not None:
                 self._tasks.append(asyncio.create_task(self._tls.follow(self._monitor.refresh_soon)))
@@ -158,6 +168,7 @@ class Agent:
         try:
             credentials = self._tls.credentials() if self._tls else None
             addresses = await self._server.start(self._settings.listen, credentials)
+            self._connections.listen(addresses)
         except TlsFilesError as error:
             raise StartError(f"COCOON_NODE_TLS_CERT_FILE, _KEY_FILE, _CLIENT_CA_FILE: {error}", status=2) from None
         except ListenError as error:
@@ -165,6 +176,12 @@ class Agent:
         http_address = await start_http(self._http, self._settings.http_listen, "COCOON_NODE_HTTP_LISTEN")
         _LOG.info("listening", extra=fields(addresses=list(addresses), http=http_address, version=VERSION))
         return addresses, http_address
+
+    async def _keep_serving(self) -> None:
+        try:
+            await self._server.keep_serving()
+        except ListenError as error:
+            raise StartError(f"COCOON_NODE_LISTEN: {error}") from None
 
     async def _read_host(self, addresses: tuple[str, ...], http_address: str) -> None:
         try:

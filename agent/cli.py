@@ -50,7 +50,7 @@ def serve(config_file: str | None, **options: str | None) -> None:
 
     from common.logging import set_up_logging
 
-    set_up_logging(settings.log_format, settings.log_level)
+    set_up_logging(settings.log_format, settings.log_level, node=settings.node_name)
     _warn(loaded)
     import asyncio
 

@@ -55,6 +55,7 @@ class Settings:
     tls_client_ca_file: str | None
     tls_controller_names: tuple[str, ...]
     tls_viewer_names: tuple[str, ...]
+    max_connections: int
     log_format: str
     log_level: str
     ready_file: str | None
@@ -144,6 +145,9 @@ SETTINGS: tuple[Setting, ...] = (
             "Subject alternative names of clients that may do everything."),
     Setting("tls_viewer_names", "COCOON_NODE_TLS_VIEWER_NAMES", "cocoon-node-viewer", values.words,
             "must be a comma-separated list of names", "Subject alternative names of clients that may read."),
+    Setting("max_connections", "COCOON_NODE_MAX_CONNECTIONS", "256", WholeNumber(4, 65536),
+            "must be a whole number from 4 to 65536",
+            "Connections that each address of COCOON_NODE_LISTEN takes at once; more are closed unanswered."),
     Setting("log_format", "COCOON_NODE_LOG_FORMAT", "text", OneOf("text", "json"), "must be text or json",
             "Form of log records on standard error."),
     Setting("log_level", "COCOON_NODE_LOG_LEVEL", "info", OneOf("debug", "info", "warning", "error"),

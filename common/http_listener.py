@@ -2,11 +2,13 @@
 
 Why this exists: three fixed pages on the event loop that is already there need no web framework, and none starts as
 fast. Everything a stranger could use to hold it up is bounded: connections, header bytes, and time. Each connection
-carries one request and is closed.
+carries one request and is closed. A crowd costs the caller that has most of the places, so that one host's idle
+connections never keep a probe's question out.
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +17,7 @@ from common.tasks import end_tasks
 
 _LOG = logging.getLogger(__name__)
 _MAX_HEADER_BYTES = 8192
-_MAX_CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 _SECONDS_PER_REQUEST = 10.0
 _REASONS = {
     200: "OK",
@@ -57,12 +59,18 @@ def health_routes(unready_reasons: Callable[[], Sequence[str]], metrics: Route) 
 
 
 class HttpListener:
-    """Serves GET and HEAD of fixed paths; `start` binds, `close` ends every connection and waits for it."""
+    """Serves GET and HEAD of fixed paths; `start` binds, `close` ends every connection and waits for it.
 
-    def __init__(self, routes: Mapping[str, Route]) -> None:
+    `on_drop` is told of each connection that was given up for another one.
+    """
+
+    def __init__(self, routes: Mapping[str, Route], on_drop: Callable[[], object] = bool) -> None:
         self._routes = dict(routes)
+        self._on_drop = on_drop
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        # The oldest first, with the host that each comes from.
+        self._connections: dict[asyncio.Task[None], str] = {}
+        self._given_up: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> str:
         """Bind and listen; return the bound address as `host:port`. Raises `OSError` when the address is not free."""
@@ -74,17 +82,34 @@ class HttpListener:
         if self._server is None:
             return
         self._server.close()
-        await end_tasks(self._connections)
+        await end_tasks((*self._connections, *self._given_up))
         await self._server.wait_closed()
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A plain function: asyncio's own task for a coroutine callback could not be awaited in close().
-        if len(self._connections) >= _MAX_CONNECTIONS:
-            writer.close()
-            return
+        if len(self._connections) >= MAX_CONNECTIONS:
+            self._drop_one()
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        peer = writer.get_extra_info("peername")
+        self._connections[task] = peer[0] if peer else ""
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._connections.pop(task, None)
+            self._given_up.discard(task)
+            # After an orderly close this does nothing; otherwise it drops what the caller never took. Here, because a
+            # task that is cancelled before its first step runs no `finally`.
+            writer.transport.abort()
+
+        task.add_done_callback(ended)
+
+    def _drop_one(self) -> None:
+        """Give up the oldest connection of the host that has most; an honest request is over long before it is that."""
+        (greediest, _), *_ = Counter(self._connections.values()).most_common(1)
+        oldest = next(task for task, host in self._connections.items() if host == greediest)
+        del self._connections[oldest]
+        self._given_up.add(oldest)
+        oldest.cancel()
+        self._on_drop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -95,9 +120,6 @@ class HttpListener:
                 await writer.wait_closed()
         except (OSError, TimeoutError):
             pass  # The caller has gone away or never finished its request; nobody is left to be told.
-        finally:
-            # After an orderly close this does nothing; otherwise it drops what the caller never took.
-            writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, Page]:
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from common.http_listener import HttpListener
 from common.logging import fields
+from common.open_files import raise_open_files_limit
 from common.program import StartError, no_stale_ready_file, start_http, stop_signal, write_ready_file
 from common.tasks import until_first_ends
 from common.tls_files import TlsFiles, TlsFilesError
@@ -34,7 +35,7 @@ from controller.nodes.plan import NodeSettings
 from controller.nodes.reconciler import NodeReconciler
 from controller.nodes.store import WatchedNodes
 from controller.seat_release import backups_in, make_seat_parts, open_registry, refuse_beside_operator
-from controller.web.pages import routes
+from controller.web.pages import HTTP_CONNECTIONS_DROPPED, routes
 
 if TYPE_CHECKING:
     from controller.seats.registry import Registry
@@ -50,6 +51,7 @@ _READY_POLL_SECONDS = 0.1
 
 async def run(settings: Settings) -> None:
     """Run the controller until SIGTERM or SIGINT. Raises `StartError`; any other error is a fault of ours."""
+    raise_open_files_limit()  # each agent is a connection
     stopped = stop_signal()
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(no_stale_ready_file(settings.ready_file, _READY_FILE))
@@ -99,7 +101,7 @@ class Controller:
             backups=backups_in(registry),
         )
         self.seats = make_seat_parts(settings, client, registry, self.deletion, channels, self.fleet, self._events)
-        self.http = HttpListener(routes(self.unready_reasons))
+        self.http = HttpListener(routes(self.unready_reasons), HTTP_CONNECTIONS_DROPPED.inc)
 
     async def listen(self) -> str:
         """Serve health, readiness and metrics; return the bound address, empty when that is off."""

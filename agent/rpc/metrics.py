@@ -43,6 +43,11 @@ class CallMetrics:
     def __init__(self) -> None:
         self.methods: dict[str, MethodCalls] = {}
         self.active: Callable[[], dict[str, int]] = dict
+        self.http_connections_dropped = 0
+
+    def http_connection_dropped(self) -> None:
+        """Count a connection that the HTTP listener gave up for another one."""
+        self.http_connections_dropped += 1
 
     def of(self, method: str) -> MethodCalls:
         """Return the counters of a method."""
@@ -64,7 +69,12 @@ class CallMetrics:
         active = GaugeMetricFamily("cocoon_node_active_calls", "Calls that run now.", labels=["kind"])
         for kind, count in self.active().items():
             active.add_metric([kind], count)
-        return calls, seconds, active
+        dropped = CounterMetricFamily(
+            "cocoon_node_http_connections_dropped",
+            "HTTP connections given up because there were too many.",
+            self.http_connections_dropped,
+        )
+        return calls, seconds, active, dropped
 
 
 class MetricsPage:

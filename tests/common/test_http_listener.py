@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -25,8 +25,8 @@ async def broken() -> Page:
 
 
 @contextlib.asynccontextmanager
-async def listening() -> AsyncIterator[tuple[str, int]]:
-    listener = HttpListener({"/healthz": healthy, "/big": big, "/broken": broken})
+async def listening(on_drop: Callable[[], object] = bool) -> AsyncIterator[tuple[str, int]]:
+    listener = HttpListener({"/healthz": healthy, "/big": big, "/broken": broken}, on_drop)
     bound = await listener.start("127.0.0.1", 0)
     host, _, port = bound.rpartition(":")
     try:
@@ -81,20 +81,24 @@ async def test_a_caller_that_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyP
         writer.close()
 
 
-async def test_a_crowd_is_turned_away_and_others_follow() -> None:
-    async with listening() as address, contextlib.AsyncExitStack() as stack:
-        crowd = [await asyncio.open_connection(*address) for _ in range(http_listener._MAX_CONNECTIONS)]
-        for _, writer in crowd:
+async def test_a_crowd_costs_the_oldest_of_the_host_that_has_most() -> None:
+    """A probe's question is answered however many say nothing, from one host or from many."""
+    drops: list[None] = []
+    async with listening(lambda: drops.append(None)) as address, contextlib.AsyncExitStack() as stack:
+        honest = await asyncio.open_connection(*address, local_addr=("127.0.0.9", 0))
+        crowd = [await asyncio.open_connection(*address) for _ in range(http_listener.MAX_CONNECTIONS + 20)]
+        for _, writer in (honest, *crowd):
             stack.callback(writer.close)
-        with contextlib.suppress(OSError):
-            head, _ = await exchange(address, b"GET /healthz HTTP/1.1\r\n\r\n")
-            assert head == b""
-        for _, writer in crowd:
-            writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
-        answers = await asyncio.gather(*(reader.read() for reader, _ in crowd))
-        assert all(answer.endswith(b"ok\n") for answer in answers)
         head, _ = await exchange(address, b"GET /healthz HTTP/1.1\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")
+        for reader, _ in crowd[:20]:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        for _, writer in (honest, *crowd[21:]):
+            writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        answers = await asyncio.gather(*(reader.read() for reader, _ in (honest, *crowd[22:])))
+        assert all(answer.endswith(b"ok\n") for answer in answers)
+    assert drops == [None] * 22
 
 
 async def test_closing_ends_what_is_open() -> None:

@@ -121,6 +121,12 @@ class SlowToTell:
     def __init__(self, gate: asyncio.Event) -> None:
         self._gate = gate
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
     async def abort(self, *_: object) -> None:
         await self._gate.wait()
         raise grpc.aio.AbortError
