@@ -1,16 +1,18 @@
 """One record is one line, whatever is logged."""
 
+import asyncio
 import io
 import json
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.logging import JsonFormatter, TextFormatter, fields, printable, set_up_logging
+from common.logging import JsonFormatter, TextFormatter, bind_fields, fields, printable, set_up_logging
 
 HOSTILE = ["a\nb", "\r\n2026-01-01T00:00:00Z info x: forged", "\x1b[2J", "a\u2028b", "\x00", "\ud800", "\u202eabc"]
 
@@ -88,3 +90,61 @@ def test_setting_up_again_replaces(root_logger: logging.Logger) -> None:
     logging.getLogger("x").info("once")
     assert first.getvalue() == ""
     assert second.getvalue().count("once") == 1
+
+
+def test_a_message_cannot_pose_as_fields() -> None:
+    line = TextFormatter().format(record("over level=error"))
+    assert line.endswith(' agent.x: "over level=error"')
+
+
+def test_a_text_of_megabytes_is_cut() -> None:
+    for line in (
+        TextFormatter().format(record("m" * 10**6, name="n" * 10**6)),
+        JsonFormatter().format(record("m" * 10**6)),
+    ):
+        assert len(line) < 20_000
+        assert "characters more" in line
+
+
+class Mute:
+    """Something that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_what_cannot_be_told_costs_no_record(formatter: logging.Formatter) -> None:
+    line = formatter.format(record("m", name=Mute()))
+    assert "Mute without a text: RuntimeError" in line
+
+
+async def test_bound_fields_are_on_every_line_of_a_task(root_logger: logging.Logger) -> None:
+    output = io.StringIO()
+    set_up_logging("json", "info", output, node="a")
+
+    async def call(request_id: str) -> None:
+        bind_fields(request_id=request_id)
+        await asyncio.sleep(0)
+        await asyncio.to_thread(logging.getLogger("x").info, request_id)
+
+    await asyncio.gather(call("1"), call("2"))
+    logging.getLogger("x").info("after", extra=fields(node="own"))
+    lines = [json.loads(line) for line in output.getvalue().splitlines()]
+    assert sorted((line["message"], line["node"], line.get("request_id", "")) for line in lines) == [
+        ("1", "a", "1"),
+        ("2", "a", "2"),
+        ("after", "own", ""),
+    ]
+
+
+def test_what_ends_a_thread_is_one_line(root_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    output = io.StringIO()
+    set_up_logging("text", "info", output)
+    thread = threading.Thread(target=int, args=("two\nlines",), name="worker")
+    thread.start()
+    thread.join()
+    (line,) = output.getvalue().splitlines()
+    assert " a thread broke" in line.replace('"', "")
+    assert "thread=worker" in line
