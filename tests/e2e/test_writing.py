@@ -142,7 +142,11 @@ def test_a_restart_with_the_same_settings_sends_no_writing_request(
     _wait_pool(kube, agent.node_name, "after")
 
     writes = [write for write in audit.writes(mark, user=CONTROLLER_USER) if write.resource != LEASES]
-    assert [(write.verb, write.resource, write.subresource) for write in writes] == [("patch", "nodes", "")], writes
+    told = cluster.event_reasons(kube, agent.node_name)
+    assert [(write.verb, write.resource, write.subresource) for write in writes] == [("patch", "nodes", "")], (
+        writes,
+        told,
+    )
 
 
 def test_a_killed_controller_changes_no_label_and_no_figure(
