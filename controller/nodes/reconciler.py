@@ -16,6 +16,7 @@ from controller.kube.client import KubeClient
 from controller.kube.errors import KubeError, RetryLater
 from controller.kube.events import EventRecorder, Regarding
 from controller.kube.queue import WorkQueue
+from controller.nodes.budget import WriteBudget
 from controller.nodes.claims import CONTACT_SECONDS
 from controller.nodes.conflicts import FieldMemory, ceded_fields
 from controller.nodes.lease import LeaseKeeper
@@ -32,7 +33,6 @@ _SWEEP_SECONDS = 2.0
 _RESYNC_SECONDS = 600.0
 _CHANGE_PAUSE_SECONDS = 0.5
 _TAKE_OVER_PAUSE_SECONDS = 2.0
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,6 +57,7 @@ class _Progress:
     """How far one Node has been brought. `written` is our last write's answer while the watch lags behind it."""
 
     memory: FieldMemory
+    budget: WriteBudget
     instance_id: str = ""
     written: LiveNode | None = None
     mode: Mode = Mode.NONE
@@ -169,7 +170,10 @@ class NodeReconciler(AgentRoster):
             return
         progress = self._progress.get(name)
         if progress is None:
-            progress = self._progress[name] = _Progress(FieldMemory(ceded=ceded_fields(live)))
+            progress = self._progress[name] = _Progress(FieldMemory(ceded=ceded_fields(live)), WriteBudget())
+        if (pause := progress.budget.pause(time.monotonic())) > 0:
+            self.ask(name, pause)
+            return
         self._note_instance(progress, entry)
         events: list[PlanEvent] = []
 
@@ -187,6 +191,7 @@ class NodeReconciler(AgentRoster):
             for event in events:
                 self.emit(name, event)
         if outcome.wrote:
+            progress.budget.spend()
             progress.written = outcome.live
         self._settle(name, progress, outcome.plan, outcome.live)
 

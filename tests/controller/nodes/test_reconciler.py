@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from controller.nodes import budget, reconciler
 from controller.nodes.model import CONTROLLER, REGISTRATION, ROLE_LABEL, TAINT
 from controller.nodes.operator import NodeOperator
 from controller.nodes.plan import NodeSettings
@@ -85,6 +86,30 @@ async def test_the_node_is_not_ready_before_its_labels_are_there(
     writes = node_writes(audit, since, node_name)
     assert [(write.verb, write.subresource) for write in writes] == [("create", ""), ("patch", ""), ("patch", "status")]
     assert writes[1].response["metadata"]["labels"]["cocoonstack.io/pool"] == "default"
+
+
+async def test_an_agent_that_reports_without_end_costs_its_node_a_rhythm(
+    control_plane: ControlPlane, kube: KubeApi, audit: AuditLog, node_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken agent, or one in other hands; what it says last is written all the same."""
+    # Used up but for what a registration takes.
+    monkeypatch.setattr(reconciler, "WriteBudget", lambda: budget.WriteBudget(4.0, time.monotonic()))
+    pools = [f"pool-{number}" for number in range(60)]
+    async with running_nodes(control_plane) as running:
+        running.reconciler.observe_report(AGENT, report(node_name))
+        await settled(kube, node_name)
+        since, started = audit.mark(), time.monotonic()
+        for revision, pool in enumerate(pools, start=2):
+            labels = {**report(node_name).labels, "cocoonstack.io/pool": pool}
+            running.reconciler.observe_report(AGENT, report(node_name, revision=revision, labels=labels))
+            # Its rhythm, slower than a write, so that each would be written.
+            await asyncio.sleep(0.1)
+        await wait_for_async(
+            lambda: find(kube, node_name)["metadata"]["labels"]["cocoonstack.io/pool"] == pools[-1],
+            what="the last report being written",
+        )
+        seconds = time.monotonic() - started
+    assert 0 < len(node_writes(audit, since, node_name)) <= 4 + seconds * budget.PER_SECOND + 5
 
 
 async def test_restarts_that_change_nothing_write_nothing(
