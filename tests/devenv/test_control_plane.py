@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -101,7 +102,11 @@ def test_nothing_outlives_a_starter_that_is_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_prints_its_kubeconfig_and_cleans_up_when_told_to_end(number: signal.Signals) -> None:
     command = [str(REPOSITORY / "run"), "control-plane"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as plane:
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as plane,
+        contextlib.ExitStack() as on_the_way_out,
+    ):
+        on_the_way_out.callback(plane.terminate)
         assert plane.stdout is not None
         key, _, value = plane.stdout.readline().strip().partition("=")
         kubeconfig = Path(value)

@@ -88,7 +88,8 @@ def test_ctrl_c_ends_everything_and_leaves_nothing(control_plane: ControlPlane, 
         demo.send_signal(signal.SIGINT)
         assert demo.wait(60) == 0, log.read_text()
     finally:
-        demo.kill()
+        # Not by SIGKILL: what it started would stay.
+        demo.terminate()
         demo.wait()
     assert not [child.pid for child in children if child.is_running()]
     assert kube.find("/api/v1/nodes/demo") is None
