@@ -19,7 +19,7 @@ from common.tls_files import TlsFiles, TlsFilesError
 from common.version import VERSION
 from controller.agents.channels import FleetChannels, ListeningRoster
 from controller.agents.credentials import ClientCredentials
-from controller.agents.discovery import AgentSource, DnsNames, EndpointsFile, StaticList, make_resolver
+from controller.agents.discovery import AgentSource, EndpointsFile, StaticList
 from controller.agents.endpointslices import EndpointSlices
 from controller.agents.fleet import AgentFleet
 from controller.agents.survey import AgentAnswer, survey_agents
@@ -206,6 +206,8 @@ async def agent_sources(settings: Settings, client: KubeClient) -> AsyncIterator
     if settings.agents_dns is None:
         yield sources
         return
+    from controller.agents.dns_names import DnsNames, make_resolver
+
     resolver = make_resolver(settings.dns_server or "")
     try:
         yield [*sources, DnsNames(settings.agents_dns, resolver, settings.dns_refresh_seconds)]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.agents.discovery import AgentSource, DnsNames, EndpointsFile, StaticList, make_resolver
+from controller.agents.discovery import AgentSource, EndpointsFile, StaticList
+from controller.agents.dns_names import DnsNames, make_resolver
 from controller.agents.endpoints import AgentEndpoint
 from tests.support.dns_server import DnsServer
 from tests.support.waiting import wait_for_async
