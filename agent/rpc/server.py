@@ -106,7 +106,7 @@ class RpcServer:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def keep_serving(self) -> None:
-        """Begin anew, on the same addresses, whenever the library gives the server up. Until cancelled.
+        """Begin anew, on the same addresses, whenever the library gives the server up. Until cancelled or stopped.
 
         The library does so at a method name that is not UTF-8: it takes no more calls, and lets those that run hang.
         Raises `ListenError` when somebody else has taken an address meanwhile.
@@ -114,13 +114,16 @@ class RpcServer:
         while True:
             try:
                 # Without a time it would tell only when the last call has ended.
-                await self._server.wait_for_termination(_LOOK_SECONDS)
+                has_stopped = not await self._server.wait_for_termination(_LOOK_SECONDS)
             except Exception as error:
                 self.restarts += 1
                 _LOG.warning("a malformed call ended the gRPC server; it begins anew", extra=fields(error=error))
                 await self._server.stop(None)
                 self._server = self._new_server()
                 await self._open(self._bound)
+            else:
+                if has_stopped:
+                    return
 
     async def stop(self) -> None:
         """Let health answer NOT_SERVING, let running calls end for a moment, then cut them off."""
