@@ -126,12 +126,12 @@ class CallGuard(grpc.aio.ServerInterceptor):
             line = CallLog(method, kind, request, context) if is_wanted(kind) else None
             try:
                 self._authorization.check(context, kind)
-                with self._admitted(kind, context, is_node_watch=method == NODE_WATCH):
+                with self._admitted(kind, context, is_node_watch=method == NODE_WATCH) as room:
                     async with contextlib.aclosing(behavior(request, context)) as messages:
                         async for message in messages:
                             if line is not None:
                                 line.note(message)
-                            await _write_in_time(context, message, self._rooms[kind])
+                            await _write_in_time(context, message, room)
                 if line is not None:
                     line.ended(code, self._caller(context))
             except BaseException as error:
@@ -149,13 +149,16 @@ class CallGuard(grpc.aio.ServerInterceptor):
         return guarded
 
     @contextlib.contextmanager
-    def _admitted(self, kind: Kind, context: Context, *, is_node_watch: bool) -> Iterator[None]:
-        """Take a place; the first watch of the node by each caller needs none, so a controller is never shut out."""
+    def _admitted(self, kind: Kind, context: Context, *, is_node_watch: bool) -> Iterator[Room | None]:
+        """Take a place and give its room; the first watch of the node by each caller needs none.
+
+        So a controller is never shut out, and never put out for somebody else.
+        """
         caller = self._caller(context)
         if is_node_watch and caller not in self._node_watchers:
             self._node_watchers.add(caller)
             try:
-                yield
+                yield None
             finally:
                 self._node_watchers.discard(caller)
             return
@@ -164,7 +167,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         room = self._rooms[kind]
         room.enter()
         try:
-            yield
+            yield room
         finally:
             room.active -= 1
 
@@ -176,14 +179,14 @@ def _as_stream(behavior: Unary) -> Stream:
     return parts
 
 
-async def _write_in_time(context: Context, message: object, room: Room) -> None:
+async def _write_in_time(context: Context, message: object, room: Room | None) -> None:
     """Send a part of an answer. Whoever reads nothing of it for long, or while others want in, gives the place back.
 
     They are told when they read on; until then their connection is all they have.
     """
     try:
         async with asyncio.timeout(WRITE_SECONDS) as limit:
-            with room.sending(limit):
+            with room.sending(limit) if room is not None else contextlib.nullcontext():
                 await context.write(message)
     except TimeoutError:
         raise answer_not_read() from None

@@ -6,17 +6,18 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # ships without types
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships without types
 
+from agent.rpc import guard, limits
 from agent.rpc.authorization import Authorization
 from agent.rpc.errors import DETAILS_KEY, ApiError, invalid_field
 from agent.rpc.guard import CallGuard
-from agent.rpc.limits import LIMITS, Kind, kind_of
+from agent.rpc.limits import LIMITS, Kind, Room, kind_of
 from agent.rpc.metrics import CallMetrics
 from cocoonstack.node.v1 import node_resources_pb2, snapshot_cache_pb2
 from tests.support.waiting import wait_for_async
@@ -113,6 +114,49 @@ async def test_calls_beyond_the_limit_are_refused_and_others_go_on(serving: Serv
     await asyncio.gather(*calls)
     assert await call(b"") == b""
     assert running.active()[kind.value] == 0
+
+
+class Unread:
+    """A context whose caller takes nothing before the gate is opened."""
+
+    def __init__(self, gate: asyncio.Event) -> None:
+        self._gate = gate
+
+    async def write(self, _message: object) -> None:
+        await self._gate.wait()
+
+
+@pytest.mark.parametrize("kind", Kind)
+async def test_a_place_whose_answer_is_not_read_goes_to_who_wants_it(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """The oldest first, and none that only just began; without a place there is nothing to lose."""
+    room, gate = Room(kind), asyncio.Event()
+
+    async def answer(room: Room | None) -> str:
+        if room is not None:
+            room.enter()
+        try:
+            await guard._write_in_time(cast(Any, Unread(gate)), b"", room)
+        except ApiError as error:
+            return error.reason
+        finally:
+            if room is not None:
+                room.active -= 1
+        return "read"
+
+    placeless = asyncio.create_task(answer(None))
+    answers = [asyncio.create_task(answer(room)) for _ in range(LIMITS[kind])]
+    await wait_for_async(lambda: len(room._sending) == LIMITS[kind])
+    with pytest.raises(ApiError, match="try again"):
+        room.enter()
+    monkeypatch.setattr(limits, "SLOW_SECONDS", 0.0)
+    room.enter()
+    assert await answers[0] == "ANSWER_NOT_READ"
+    assert room.active == LIMITS[kind]
+    gate.set()
+    assert await asyncio.gather(placeless, *answers[1:]) == ["read"] * LIMITS[kind]
+    assert (room.active, room._sending) == (1, {})
 
 
 class SlowToTell:

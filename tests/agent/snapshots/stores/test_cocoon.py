@@ -349,7 +349,7 @@ def test_the_next_start_waits_for_a_removal_that_outlived_the_agent(engine: Engi
     first.close()
     ledger = LedgerIdentity(opening.store_id, knows_snapshots=True)
     with killed_during_removal(engine, opening.store_id, "vk-a-b") as pid:
-        os.kill(pid, 0)
+        assert os.getpgid(pid) == pid, "a signal to the agent's process group would reach the engine's command"
         calls = engine.calls()
         with pytest.raises(StoreUnavailableError, match=str(pid)) as caught:
             engine.make(wait_for_removal_seconds=0.2).open(ledger)

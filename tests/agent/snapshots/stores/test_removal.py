@@ -1,7 +1,9 @@
 """How the directory store gives space back: durable first, in steps, never at anybody's expense, through any crash."""
 
+import ctypes
 import mmap
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -22,6 +24,9 @@ from tests.agent.snapshots.stores.harness import NEW_LEDGER, DirectoryHarness
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
+# What the kernel calls them; glibc has no function for either.
+IOPRIO_GET = {"x86_64": 252, "aarch64": 31}
+IOPRIO_WHO_PROCESS, IOPRIO_CLASS_IDLE = 1, 3
 Closing = Callable[[Store], Store]
 
 
@@ -37,6 +42,12 @@ def opened_directory(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def io_priority_class(thread_id: int) -> int:
+    """Return the I/O class of a thread as the kernel has it; 0 while none was set."""
+    number = IOPRIO_GET[platform.machine()]
+    return int(ctypes.CDLL(None, use_errno=True).syscall(number, IOPRIO_WHO_PROCESS, thread_id)) >> 13
 
 
 class Steps:
@@ -220,6 +231,18 @@ def test_what_is_only_being_moved_in_is_left_alone(tmp_path: Path) -> None:
     assert wait_for(lambda: reclaimer.waiting_bytes() == 0, 20, what="the trash to be emptied")
     reclaimer.stop()
     assert os.listdir(tmp_path) == ["undecided"]
+
+
+@pytest.mark.skipif(platform.machine() not in IOPRIO_GET, reason="the number of ioprio_get is not known here")
+def test_space_comes_back_at_idle_io_priority_and_nothing_else_is_slowed(tmp_path: Path) -> None:
+    """VMs read from the same disk; who answers calls is no background."""
+    before = io_priority_class(threading.get_native_id())
+    reclaimer = Reclaimer(lambda: opened_directory(tmp_path), threading.Lock())
+    reclaimer.start()
+    (thread,) = (one for one in threading.enumerate() if one.name == "snapshot-reclaim")
+    wait_for(lambda: io_priority_class(thread.native_id or 0) == IOPRIO_CLASS_IDLE, 20, what="the idle class")
+    assert io_priority_class(threading.get_native_id()) == before != IOPRIO_CLASS_IDLE
+    reclaimer.stop()
 
 
 def test_what_cannot_be_removed_does_not_keep_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
