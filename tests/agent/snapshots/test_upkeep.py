@@ -93,9 +93,15 @@ async def test_a_new_snapshot_is_noticed_without_anybody_asking(host: CacheHost)
 
 
 async def test_a_change_inside_a_file_is_noticed_by_the_slow_look(host: CacheHost) -> None:
-    """A directory's time does not tell of it."""
+    """A directory's time does not tell of it, once that is old enough to be believed."""
     host.write(VM)
     async with upkeep(host, full_scan_seconds=OFTEN):
+        core = host.cache.core
+
+        def is_at_rest() -> bool:
+            return core.mark is not None and not core.store.changed_since(core.mark).changed
+
+        await wait_for_async(is_at_rest, what="a mark that tells of no change")
         before = (await host.cache.get(VM)).entry.apparent_bytes
         data = next(path for path in (host.root / VM).iterdir() if path.name != "snapshot.json")
         with data.open("ab") as file:
