@@ -43,6 +43,10 @@ def test_defaults() -> None:
     assert found.snapshot_cpu_class is None
     assert found.root_dir == "/var/lib/cocoon"
     assert found.snapshot_dir == "/var/lib/cocoon/snapshots"
+    assert (found.store, found.cocoon_bin) == ("directory", "/usr/local/bin/cocoon")
+    assert found.state_dir == "/var/lib/cocoon-node"
+    assert (found.collection, found.standalone, found.retained_is_reclaimable) == ("on", False, False)
+    assert (found.policy_max_age_seconds, found.policy_max_bytes, found.policy_keep_at_most) == (None, None, None)
     assert found.storage_refresh_seconds == 60
     assert found.refresh_seconds == 0
     assert found.listen == (ListenAddress("127.0.0.1", 7443),)
