@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-import httpx
 import pytest
 
 from devenv.credentials import CONTROLLER_USER
@@ -13,7 +12,7 @@ from devenv.kube_api import Json, KubeApi
 from devenv.snapshot_registry import PushedSnapshot
 from tests.support import cluster
 from tests.support.audit import AuditLog, Write
-from tests.support.metrics import metric
+from tests.support.metrics import metric, metrics_page
 from tests.support.seat_place import SeatPlace, annotation, condition, until
 from tests.support.seat_trouble import flag_hangs, flag_refused
 from tests.support.snapshot_calls import retention, snapshots, state
@@ -274,8 +273,7 @@ def test_nothing_is_done_without_the_setting(
     controller = seats.controller({"COCOON_NODE_CONTROLLER_SEAT_RELEASE": "false"})
     name, since = unique_name("set"), audit.mark()
     seats.create_set(name, suspend=True)
-    answer = httpx.get(f"http://{controller.http_address}/metrics", trust_env=False)
-    assert answer.is_success
+    assert metrics_page(controller.http_address)
     assert audit.writes(since, user=CONTROLLER_USER, resource="cocoonsets") == []
 
 
