@@ -83,13 +83,20 @@ class Besieged:
         return True
 
     def friends_come_back(self) -> None:
-        """After the server began anew: open connections find it again, and the controller listens again."""
+        """After the server began anew: open connections find it again, and the controller listens again.
+
+        It may begin anew once more under the very call that asks.
+        """
+        wait_for(self._come_back, _SECONDS, ignoring=(grpc.RpcError,), what="friends being answered again")
+
+    def _come_back(self) -> bool:
         for channel in (self._tcp, self._unix):
             raw(channel, GET)(b"", timeout=_SECONDS, wait_for_ready=True)
         if not self._watch.is_active():
             self._watch = watch(self._tcp)
             assert next(self._watch).HasField("report")
         self.friends_are_answered()
+        return True
 
     def restarts(self) -> int:
         """How often the server began anew."""
